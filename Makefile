@@ -1,0 +1,57 @@
+# Each target does its own set-up: the first run makes .venv, later runs find it ready.
+# `make PYTHON=python3.12 test` takes another interpreter.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+WHEEL_VENV := build/wheel-venv
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-full lint format types docs wheel clean
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | awk -F'|' '{ printf "make %-10s %s\n", $$1, $$2 }'
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(READY) ## Train a small network, propagate noise, compare AP1, AP2 and Monte Carlo
+	$(BIN)/python -m momentprop.demo
+
+# One torch thread in each worker: pytest-xdist already uses every core.
+test: $(READY) ## Run the test suite and the doctests
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
+
+test-full: $(READY) ## Run the test suite with the slow, wide checks
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal -m ''
+
+lint: $(READY) ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(READY) ## Repair style and formatting where that is automatic
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(READY) ## Check the types of src/
+	$(BIN)/mypy
+
+docs: $(READY) ## Build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+wheel: $(READY) ## Build the wheel into dist/ and try it in a clean environment
+	rm -rf dist $(WHEEL_VENV)
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist .
+	$(PYTHON) -m venv $(WHEEL_VENV)
+	$(WHEEL_VENV)/bin/pip install --quiet -c constraints.txt dist/*.whl
+	$(WHEEL_VENV)/bin/python -I tools/smoke.py
+	rm -rf $(WHEEL_VENV)
+
+clean: ## Remove everything that make has made
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests tools docs -name __pycache__ -type d -prune -exec rm -rf {} +

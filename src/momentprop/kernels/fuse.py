@@ -1,0 +1,208 @@
+r"""One autograd function for all kernels.
+
+A *kernel* maps tensors (a mean, a variance, perhaps parameters) to the mean and variance of the result. Where it also
+gives its partial derivatives in closed form, they are computed in the forward pass, which shares all expensive terms
+with them, and the backward pass is a handful of products. Where it does not, only the inputs are saved and the backward
+pass differentiates the kernel anew.
+
+Second derivatives work: the partial derivatives are outputs of the function, so torch differentiates through them, by
+differentiating the kernel's own expression for them.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.autograd.function import FunctionCtx
+
+Partials = tuple[tuple[Tensor, Tensor], ...]
+"""For each input of a kernel: the derivative of the mean and of the variance of its result."""
+
+
+class Moments(NamedTuple):
+    """What a kernel returns: two moments and, where known in closed form, a function that gives their derivatives."""
+
+    mean: Tensor
+    variance: Tensor
+    partials: Callable[[], Partials] | None = None
+
+
+Kernel = Callable[..., Moments]
+
+
+def fused(
+    kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, mean: Tensor, variance: Tensor, *more: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Mean and variance of $f(X)$ by an elementwise `kernel`, where `plain` is $f$ itself.
+
+    Inputs broadcast. Half-precision inputs are computed in float32. Where the variance is exactly zero, the mean is
+    exactly `plain(mean)`, if that is given.
+    """
+    dtype = mean.dtype
+    inputs = torch.broadcast_tensors(mean, variance, *more)
+    if dtype not in (torch.float16, torch.bfloat16):
+        return differentiable(kernel, *inputs, plain=plain)
+    inputs = tuple(tensor.float() for tensor in inputs)
+    in_half = None if plain is None else lambda x: plain(x.to(dtype)).float()
+    result, spread = differentiable(kernel, *inputs, plain=in_half)
+    return result.to(dtype), spread.to(dtype)
+
+
+def differentiable(
+    kernel: Kernel, *inputs: Tensor, plain: Callable[[Tensor], Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Run any kernel, elementwise or not, so that few tensors are saved for its derivatives."""
+    certain = None
+    if plain is not None:
+        with torch.no_grad():  # here, not inside the autograd function: `plain` may hold tensors that are transformed
+            certain = plain(inputs[0].detach())
+    compiling = torch.compiler.is_compiling()
+    if not compiling and (_requires_grad(inputs) or _is_transformed(inputs)):
+        return _Fused.apply(kernel, certain, *inputs)[:2]  # type: ignore[no-untyped-call, no-any-return]
+    moments = kernel(*inputs)
+    mean, variance = _exact_where_certain(moments.mean, certain, inputs), moments.variance
+    if compiling and moments.partials is not None and _requires_grad(inputs):
+        # dynamo knows no `jvp`, and compilers choose themselves what to save; closed-form partials are kept
+        constants = [tensor.detach() for tensor in (mean, variance, *_flat_partials(moments))]
+        return _Attached.apply(*constants, *inputs)  # type: ignore[no-untyped-call, no-any-return]
+    return mean, variance
+
+
+def _requires_grad(inputs: tuple[Tensor, ...]) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+
+
+def _is_transformed(inputs: tuple[Tensor, ...]) -> bool:
+    wrapped = any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in inputs)
+    return wrapped or forward_ad._current_level >= 0
+
+
+def _exact_where_certain(mean: Tensor, certain: Tensor | None, inputs: tuple[Tensor, ...]) -> Tensor:
+    if certain is None:
+        return mean
+    nothing = (mean - mean.detach()).nan_to_num(0.0)  # zero with the derivatives of the mean
+    return torch.where(inputs[1] == 0, certain + nothing, mean)
+
+
+class _Fused(torch.autograd.Function):
+    """Saves the inputs of a kernel and its partial derivatives (none, if the kernel does not give them)."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(kernel: Kernel, certain: Tensor | None, *inputs: Tensor) -> tuple[Tensor, ...]:
+        moments = kernel(*inputs)
+        mean = moments.mean
+        if certain is not None:
+            mean = torch.where(inputs[1] == 0, certain, mean)
+        return mean, moments.variance, *_flat_partials(moments)
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        kernel, _, *tensors = inputs
+        ctx.kernel, ctx.arity = kernel, len(tensors)  # type: ignore[attr-defined]
+        ctx.save_for_backward(*tensors, *output[2:])
+        ctx.save_for_forward(*tensors, *output[2:])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        inputs, partials = ctx.saved_tensors[: ctx.arity], ctx.saved_tensors[ctx.arity :]
+        totals: list[Tensor | None] = [None] * ctx.arity
+        by_kernel = grads
+        if partials:
+            totals = [_dot(grads[:2], partials[2 * i : 2 * i + 2]) for i in range(ctx.arity)]
+            by_kernel = (None, None, *grads[2:])
+        wanted = [i for i, grad in enumerate(by_kernel) if grad is not None]
+        if wanted:  # no closed form, or a second derivative
+            # only these outputs: another one that overflows would turn its cotangent of zero into a NaN
+            _, pull = pullback(_outputs(ctx.kernel, wanted), *inputs)
+            more = pull(tuple(by_kernel[i] for i in wanted))
+            totals = [_plus(total, extra) for total, extra in zip(totals, more, strict=True)]
+        return None, None, *totals
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+        _refuse_forward_over_forward()
+        inputs = ctx.saved_tensors[: ctx.arity]
+        along = tuple(
+            torch.zeros_like(x) if tangent is None else tangent for x, tangent in zip(inputs, tangents[2:], strict=True)
+        )
+        partials = ctx.saved_tensors[ctx.arity :]
+        outputs, pull = pullback(_outputs(ctx.kernel, range(2 + len(partials))), *inputs)
+        _, push = pullback(lambda *cotangents: pull(cotangents), *(torch.zeros_like(out) for out in outputs))
+        pushed = push(along)
+        if partials:
+            pairs = [partials[i::2] for i in range(2)]
+            first = tuple(torch.stack([d * t for d, t in zip(pair, along, strict=True)]).sum(0) for pair in pairs)
+            pushed = (*first, *pushed[2:])
+        return pushed
+
+
+class _Attached(torch.autograd.Function):
+    """Moments that were computed already, with their partial derivatives by the inputs attached."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(mean: Tensor, variance: Tensor, *partials_and_inputs: Tensor) -> tuple[Tensor, Tensor]:
+        return mean.clone(), variance.clone()
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        arity = (len(inputs) - 2) // 3  # two partial derivatives for each input
+        ctx.save_for_backward(*inputs[2 : 2 + 2 * arity])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        partials = ctx.saved_tensors
+        totals = [_dot(grads, partials[i : i + 2]) for i in range(0, len(partials), 2)]
+        return (None,) * (2 + len(partials)) + tuple(totals)
+
+
+def pullback(function: Callable[..., Any], *inputs: Tensor) -> tuple[Any, Callable[..., tuple[Tensor, ...]]]:
+    """`torch.func.vjp`, with the type it has without auxiliary results."""
+    result: Any = torch.func.vjp(function, *inputs)
+    return result  # type: ignore[no-any-return]
+
+
+def _flat_partials(moments: Moments) -> list[Tensor]:
+    if moments.partials is None:
+        return []
+    # every output of an autograd function must be a tensor of its own
+    return [d.expand_as(moments.mean).clone() for pair in moments.partials() for d in pair]
+
+
+def _outputs(kernel: Kernel, wanted: Iterable[int]) -> Callable[..., tuple[Tensor, ...]]:
+    """The chosen ones of mean, variance and partial derivatives."""
+
+    def outputs(*inputs: Tensor) -> tuple[Tensor, ...]:
+        moments = kernel(*inputs)
+        everything = (moments.mean, moments.variance, *_flat_partials(moments))
+        return tuple(everything[i] for i in wanted)
+
+    return outputs
+
+
+def _dot(grads: tuple[Tensor | None, ...], partials: tuple[Tensor, ...]) -> Tensor | None:
+    total = None
+    for grad, partial in zip(grads, partials, strict=True):
+        total = _plus(total, None if grad is None else grad * partial)
+    return total
+
+
+def _plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
+
+
+def _refuse_forward_over_forward() -> None:
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    if sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack) > 1:
+        raise NotImplementedError(
+            "forward-mode over forward-mode derivatives of a custom function are wrong in torch; "
+            "use `torch.func.hessian` or `torch.func.jacrev` for one of the two"
+        )

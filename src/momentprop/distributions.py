@@ -1,0 +1,61 @@
+"""Distributions that `torch.distributions` lacks."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+from torch.distributions.utils import broadcast_all
+
+LOGISTIC_VARIANCE = math.pi**2 / 3
+r"""Variance of the standard logistic distribution, the paper's $\sigma_S^2$."""
+
+
+class LogisticDistribution(Distribution):
+    r"""The logistic distribution, with distribution function $S((x - \mathrm{loc})/\mathrm{scale})$.
+
+    >>> LogisticDistribution(torch.tensor(1.0), torch.tensor(2.0)).cdf(torch.tensor(1.0))
+    tensor(0.5000)
+    """
+
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}  # noqa: RUF012 (torch's own interface)
+    support = constraints.real
+    has_rsample = True
+
+    def __init__(self, loc: Tensor | float, scale: Tensor | float, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = broadcast_all(loc, scale)
+        super().__init__(self.loc.shape, validate_args=validate_args)
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean, `loc`."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        r"""The variance, $\mathrm{scale}^2 \pi^2/3$."""
+        return self.scale**2 * LOGISTIC_VARIANCE
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "LogisticDistribution":
+        """The same distribution for a larger batch."""
+        return LogisticDistribution(self.loc.expand(batch_shape), self.scale.expand(batch_shape), validate_args=False)
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 (torch's own interface)
+        """A draw that is differentiable in `loc` and `scale`."""
+        shape = self._extended_shape(sample_shape)
+        uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
+        return self.icdf(uniform.clamp(min=torch.finfo(self.loc.dtype).tiny))  # rand may be 0, whose logit is -inf
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the density."""
+        z = (value - self.loc) / self.scale
+        return -torch.abs(z) - 2 * torch.nn.functional.softplus(-torch.abs(z)) - self.scale.log()
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """The distribution function."""
+        return torch.sigmoid((value - self.loc) / self.scale)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """The quantile function."""
+        return self.loc + self.scale * torch.logit(value)

@@ -1,0 +1,169 @@
+"""What all values share: dataclasses and pytrees of tensors that torch operations accept in place of a tensor."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Self
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from momentprop.dispatch import Operand, dispatch, where
+
+_VALIDATE = [__debug__]
+
+
+def set_default_validate_args(enabled: bool) -> None:
+    """Switch the checks that look at the data of new values (finite, non-negative variance) on or off."""
+    _VALIDATE[0] = enabled
+
+
+class Value(Operand):
+    """A random tensor, described by a few component tensors.
+
+    Every subclass is made a dataclass (where DDP looks for tensors) and a pytree (where `torch.func`, `torch.export`
+    and `torch.compile` look), and is admitted to `torch.load(weights_only=True)`. The constructor checks what the user
+    gives; `of` builds a value of the same type from components that are known to be sound.
+    """
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(cls, init=False, repr=False, eq=False)
+        cls.components = tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+        pytree.register_pytree_node(
+            cls,
+            lambda value: ([getattr(value, name) for name in cls.components], None),
+            lambda parts, _: cls.of(*parts),
+            flatten_with_keys_fn=lambda value: (
+                [(pytree.GetAttrKey(name), getattr(value, name)) for name in cls.components],
+                None,
+            ),
+            serialized_type_name=f"momentprop.{cls.__qualname__}",
+        )
+        torch.serialization.add_safe_globals([cls])
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Torch calls this when an operation meets a value; the rule table answers."""
+        return dispatch(function, args, kwargs or {})
+
+    @classmethod
+    def of(cls, *parts: Any) -> Self:
+        """A value of this type from its components, unchecked."""
+        value = object.__new__(cls)
+        for name, part in zip(cls.components, parts, strict=True):
+            setattr(value, name, part)
+        return value
+
+    def each(self, function: Callable[[Tensor], Any]) -> Any:
+        """Apply a function that moves or converts elements to every component.
+
+        A function that gives several tensors gives as many values.
+        """
+        parts = [function(getattr(self, name)) for name in self.components]
+        if isinstance(parts[0], Tensor):
+            return self.of(*parts)
+        return tuple(self.of(*together) for together in zip(*parts, strict=True))
+
+    def sample(self, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw a tensor of the value's shape, or `n` of them stacked along a new first dimension."""
+        raise NotImplementedError
+
+    @property
+    def _first(self) -> Tensor:
+        return getattr(self, self.components[0])  # type: ignore[no-any-return]
+
+    shape = property(lambda self: self._first.shape)
+    dtype = property(lambda self: self._first.dtype)
+    device = property(lambda self: self._first.device)
+    ndim = property(lambda self: self._first.ndim)
+    layout = property(lambda self: self._first.layout)
+    is_cuda = property(lambda self: self._first.is_cuda)
+    is_cpu = property(lambda self: self._first.is_cpu)
+    is_nested = is_sparse = is_quantized = is_mkldnn = is_meta = False
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether any component requires a gradient."""
+        return any(getattr(self, name).requires_grad for name in self.components)
+
+    @property
+    def mT(self) -> Any:  # noqa: N802 (torch's name)
+        """The value with its last two dimensions exchanged."""
+        return self.transpose(-2, -1)  # type: ignore[attr-defined]
+
+    @property
+    def T(self) -> Any:  # noqa: N802 (torch's name)
+        """The transpose of a matrix of random elements."""
+        return self.t()  # type: ignore[attr-defined]
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.unbind(0))  # type: ignore[attr-defined]
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(f"control flow on a random {type(self).__name__} at {where()}: it has no single truth value")
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} is not one array: convert a component, such as `value.loc.numpy()`")
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        indent = " " * (len(name) + 1)
+        parts = (
+            f"{part}={getattr(self, part)!r}".replace("\n", "\n" + indent + " " * (len(part) + 1))
+            for part in self.components
+        )
+        return f"{name}({f',{chr(10)}{indent}'.join(parts)})"
+
+
+def _attribute(name: str) -> Callable[..., Any]:
+    def method(self: Value, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._first, name)(*args, **kwargs)
+
+    method.__name__ = name
+    method.__doc__ = f"As `torch.Tensor.{name}`."
+    return method
+
+
+def _operation(name: str) -> Callable[..., Any]:
+    function = getattr(Tensor, name)
+
+    def method(self: Value, *args: Any, **kwargs: Any) -> Any:
+        return dispatch(function, (self, *args), kwargs)
+
+    method.__name__ = name
+    method.__doc__ = f"As `torch.Tensor.{name}`, by the rule for this type of value."
+    return method
+
+
+_OPERATORS = {
+    f"__{prefix}{name}__" for name in "add sub mul truediv pow matmul".split() for prefix in ("", "r", "i")
+} | {f"__{name}__" for name in "neg abs getitem setitem gt lt ge le".split()}
+
+for _name in "size dim numel nelement stride is_floating_point is_complex is_contiguous element_size".split():
+    setattr(Value, _name, _attribute(_name))
+for _name in dir(Tensor):
+    _is_operation = not _name.startswith("_") or _name in _OPERATORS
+    if _is_operation and _name not in vars(Value) and callable(getattr(Tensor, _name)):
+        setattr(Value, _name, _operation(_name))
+
+
+def as_tensor(given: Any, name: str) -> Tensor:
+    """The floating-point tensor a constructor was given as `name`, or a clear error."""
+    if isinstance(given, Value):
+        raise TypeError(f"{name} must be a tensor, but is already a {type(given).__name__}")
+    tensor = given if isinstance(given, Tensor) else torch.tensor(given)
+    if not tensor.is_floating_point():
+        raise TypeError(f"{name} must be floating-point, but is {tensor.dtype}: write `{name}.float()`")
+    return tensor
+
+
+def may_look_at(tensor: Tensor, validate_args: bool | None) -> bool:
+    """Whether a check may read this tensor's data: never while tracing or under `torch.func` transforms."""
+    if not (_VALIDATE[0] if validate_args is None else validate_args) or torch.compiler.is_compiling():
+        return False
+    return tensor.device.type != "meta" and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

@@ -1,0 +1,59 @@
+"""Values with a single component: means (AP1) and draws (sampling)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentprop.values.base import Value, as_tensor
+
+
+class Certain(Value):
+    """A value that carries one tensor, `loc`. Operations without a rule act on `loc` as they do on a tensor."""
+
+    loc: Tensor
+
+    def __init__(self, loc: Tensor | float) -> None:
+        self.loc = as_tensor(loc, "loc")
+
+    @classmethod
+    def without_rule(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Apply the operation to `loc` and wrap the tensors that come out."""
+        result = function(*(_unwrap(a) for a in args), **{name: _unwrap(a) for name, a in kwargs.items()})
+        return cls._wrap(result)
+
+    @classmethod
+    def _wrap(cls, result: Any) -> Any:
+        if isinstance(result, Tensor):
+            return cls.of(result) if result.is_floating_point() else result
+        if isinstance(result, list | tuple) and any(isinstance(item, Tensor) for item in result):
+            items = [cls._wrap(item) for item in result]
+            return result._make(items) if hasattr(result, "_make") else type(result)(items)
+        return result
+
+    def sample(self, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
+        """The tensor itself, repeated `n` times."""
+        return self.loc if n is None else self.loc.expand(n, *self.loc.shape)
+
+
+class Mean(Certain):
+    r"""The mean of every unit and nothing else: the paper's AP1, a standard network.
+
+    >>> import torch
+    >>> torch.relu(Mean(torch.tensor([-1.0, 2.0])))
+    Mean(loc=tensor([0., 2.]))
+    """
+
+
+class Sample(Certain):
+    r"""One draw: every noise that the value meets is sampled, everything else acts as on a tensor."""
+
+
+def _unwrap(argument: Any) -> Any:
+    if isinstance(argument, Certain):
+        return argument.loc
+    if isinstance(argument, list | tuple):
+        items = [_unwrap(item) for item in argument]
+        return argument._make(items) if hasattr(argument, "_make") else type(argument)(items)
+    return argument

@@ -1,0 +1,13 @@
+"""Settings for all tests: warnings are errors, except torch's about its own inner workings."""
+
+import pytest
+
+_TORCHS_OWN = (
+    r"ignore:.torch\.jit\.script. is deprecated:DeprecationWarning",  # forward mode loads scripted formulas
+    r"ignore:.*should not be instantiated:DeprecationWarning",  # dynamo instantiates every autograd.Function
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in _TORCHS_OWN:
+        config.addinivalue_line("filterwarnings", line)

@@ -1,0 +1,150 @@
+r"""Operations that move, select, copy or convert elements: each acts on the mean and on the variance alike."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from momentprop.dispatch import rule
+from momentprop.values import Normal
+from momentprop.values.moments import mean_of, variance_of
+
+VIEWS = """
+    alias as_strided broadcast_to chunk contiguous cpu cuda detach diagonal double dsplit expand expand_as flatten float
+    getitem half bfloat16 hsplit movedim narrow permute ravel reshape reshape_as requires_grad_ select split squeeze t
+    tensor_split to transpose type type_as unbind unflatten unsqueeze view view_as vsplit
+""".split()
+"""Operations whose result may share memory with the value."""
+
+COPIES = """
+    clone flip fliplr flipud gather index_select masked_select repeat repeat_interleave roll rot90 take_along_dim tile
+    tril triu
+""".split()
+
+
+def _register_method(op: str, shares_memory: bool) -> None:
+    name = "__getitem__" if op == "getitem" else op
+
+    def move(input: Normal, *args: Any, **kwargs: Any) -> Any:
+        result = input.each(lambda part: getattr(part, name)(*args, **kwargs))
+        if shares_memory:
+            for value in (input, *(result if isinstance(result, tuple) else (result,))):
+                value.aliased = True
+        return result
+
+    _document(move, op)
+    rule(op, on=Normal)(move)
+
+
+def _register_function(op: str, function: Callable[..., Tensor]) -> None:
+    def move(input: Normal, *args: Any, **kwargs: Any) -> Any:
+        return input.each(lambda part: function(part, *args, **kwargs))
+
+    _document(move, op)
+    rule(op, on=Normal)(move)
+
+
+def _document(move: Callable[..., Any], op: str) -> None:
+    move.__name__ = op
+    move.__doc__ = f"Elements moved by `{op}`, means and variances alike.\n\nError: exact\nSource: definition"
+
+
+for _op in VIEWS:
+    _register_method(_op, shares_memory=True)
+for _op in COPIES:
+    _register_method(_op, shares_memory=False)
+_register_function("channel_shuffle", F.channel_shuffle)
+_register_function("pixel_shuffle", F.pixel_shuffle)
+_register_function("pixel_unshuffle", F.pixel_unshuffle)
+
+
+@rule("unfold", on=Normal)
+def unfold(input: Normal, *args: Any, **kwargs: Any) -> Normal:
+    r"""Sliding windows, by `Tensor.unfold(dimension, size, step)` or, in columns, by `torch.nn.functional.unfold`.
+
+    Error: exact (copies of one element are treated as independent from then on)
+    Source: definition
+    """
+    by_dimension = len(args) == 3 and not kwargs  # torch gives both functions one name
+    return input.each(  # type: ignore[no-any-return]
+        lambda part: part.unfold(*args).clone() if by_dimension else F.unfold(part, *args, **kwargs)
+    )
+
+
+def _join(function: Callable[..., Tensor], tensors: Sequence[Normal | Tensor], dim: int) -> Normal:
+    first = next(tensor for tensor in tensors if isinstance(tensor, Normal))
+    return first.of(
+        function([mean_of(tensor) for tensor in tensors], dim),
+        function([variance_of(tensor) for tensor in tensors], dim),
+    )
+
+
+@rule("cat", on=Normal)
+def cat(tensors: Sequence[Normal | Tensor], dim: int = 0) -> Normal:
+    r"""Values and plain tensors joined along a dimension; plain elements have zero variance.
+
+    Error: exact
+    Source: definition
+    """
+    return _join(torch.cat, tensors, dim)
+
+
+@rule("stack", on=Normal)
+def stack(tensors: Sequence[Normal | Tensor], dim: int = 0) -> Normal:
+    r"""Values and plain tensors joined along a new dimension; plain elements have zero variance.
+
+    Error: exact
+    Source: definition
+    """
+    return _join(torch.stack, tensors, dim)
+
+
+@rule("pad", on=Normal)
+def pad(input: Normal, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Normal:
+    r"""A border around the elements: a constant is certain, a copied element brings its mean and variance.
+
+    Error: exact (copies of one element are treated as independent from then on)
+    Source: definition
+    """
+    pad = list(pad)
+    border = None if mode == "constant" else value
+    return input.of(F.pad(input.loc, pad, mode, value), F.pad(input.variance, pad, mode, border))
+
+
+@rule("masked_fill", on=Normal)
+def masked_fill(input: Normal, mask: Tensor, value: float | Tensor) -> Normal:
+    r"""Elements under the mask replaced by a certain number.
+
+    Error: exact
+    Source: definition
+    """
+    return input.of(input.loc.masked_fill(mask, value), input.variance.masked_fill(mask, 0.0))
+
+
+@rule("where", on=Normal)
+def where(condition: Tensor, input: Normal | Tensor | float, other: Normal | Tensor | float) -> Normal:
+    r"""Elements chosen by a plain condition from two values, or from a value and a plain tensor.
+
+    Error: exact
+    Source: definition
+    """
+    value = input if isinstance(input, Normal) else other
+    assert isinstance(value, Normal), "a random condition has no rule"
+    loc = torch.where(condition, mean_of(input), mean_of(other))
+    variance = torch.where(condition, variance_of(input), variance_of(other))
+    return value.of(loc, variance.to(loc.dtype))
+
+
+@rule("setitem", on=Normal)
+def setitem(input: Normal, index: Any, value: Normal | Tensor | float) -> Normal:
+    r"""Indexed elements replaced by another value, or by certain numbers.
+
+    Error: exact
+    Source: definition
+    """
+    loc, variance = input.loc.clone(), input.variance.clone()
+    loc[index] = mean_of(value)
+    variance[index] = variance_of(value)
+    return input.of(loc, variance)

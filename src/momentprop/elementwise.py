@@ -1,0 +1,46 @@
+r"""Any elementwise function of a value, by quadrature."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from momentprop.kernels.quadrature import quadrature
+from momentprop.values import Certain, Normal
+
+
+def elementwise(f: Callable[[Tensor], Tensor], kinks: Sequence[float] = (), scale: float = 1.0) -> Callable[[Any], Any]:
+    r"""The function `f`, made to accept values: moments on a `Normal`, `f` of `loc` on a `Mean` or a `Sample`.
+
+    >>> import torch
+    >>> from momentprop import Normal, elementwise
+    >>> squash = elementwise(torch.atan)
+    >>> squash(torch.tensor([1.0]))
+    tensor([0.7854])
+    >>> squash(Normal(torch.tensor([1.0]), 4.0))
+    Normal(loc=tensor([0.4261]),
+           variance=tensor([0.7516]))
+
+    `kinks` are the points where `f` or its derivative jumps. `scale` is the distance over which `f` varies round its
+    kinks (round zero if it has none); far from them it may only vary slowly. For a function that is a polynomial
+    between its kinks `math.inf` saves time. The moments are exact up to the quadrature, with an error below 1e-5 of
+    the deviation, for functions that grow at most like a polynomial; what grows faster is cut off at 8.5 deviations.
+    The cost is that of some hundred evaluations of `f` in float64.
+
+    `f` must treat every element alike and must not hold tensors that are to be differentiated: the derivatives by the
+    mean and the variance are complete, jumps included, but there are no others. The result can be registered as a
+    rule, `momentprop.rule("atan", on=Normal)(elementwise(torch.atan))`.
+    """
+    kernel = quadrature(f, kinks, scale)
+    name = getattr(f, "__name__", type(f).__name__)
+
+    def apply(input: Any) -> Any:
+        if isinstance(input, Normal):
+            return input.through(kernel, f)
+        if isinstance(input, Certain):
+            return input.of(f(input.loc))
+        return f(input)
+
+    apply.__name__ = name
+    apply.__doc__ = f"Moments of `{name}`, by quadrature.\n\nError: 1e-5\nSource: `kernels.quadrature`"
+    return apply

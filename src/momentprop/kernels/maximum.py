@@ -1,0 +1,163 @@
+r"""Moments of the largest of several normal variables: exact for two, and two ways to go on from there.
+
+*Pairs* replaces the maximum of two variables by a normal variable with its moments and takes the next one. *Quadrature*
+integrates the distribution function of the maximum of independent variables.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from momentprop.kernels.fuse import Moments
+from momentprop.kernels.nodes import SQRT_2, legendre
+from momentprop.kernels.stretch import Stretch, stretch
+from momentprop.kernels.tails import tail
+
+Method = Literal["pairs", "quadrature", "tree"]
+"""How more than two variables are compared."""
+
+Pair = Callable[[Tensor, Tensor, Tensor, Tensor], Moments]
+"""Moments of the larger of two variables, from the mean and variance of each."""
+
+MOST_PAIRS = 16
+"""Up to this number of variables, `largest` takes pairs by default."""
+
+_FAR = 40.0  # in standard deviations; nothing is left beyond
+
+
+class Comparison(NamedTuple):
+    r"""The difference $X_1 - X_2$ in standard units, with the limits of zero variance taken."""
+
+    s: Tensor  # its standard deviation
+    a: Tensor  # its mean over s
+    certain: Tensor  # whether s = 0
+
+
+def compare(mean1: Tensor, mean2: Tensor, variance: Tensor) -> Comparison:
+    r"""$s$ and $a = (\mu_1 - \mu_2)/s$, clipped to $\pm 40$, with finite derivatives for $s = 0$ and infinite means."""
+    difference = mean1 - mean2
+    difference = torch.where((mean1 == mean2) & mean1.isinf(), 0.0, difference)
+    certain = variance <= 0
+    spread = torch.where(certain, 1.0, variance).sqrt()
+    outside = certain | (difference.abs() > _FAR * spread)
+    # the far differences are taken out before the division: their quotient may overflow, and 0 * inf is not 0
+    inside = torch.where(outside, 0.0, difference) / spread
+    a = torch.where(outside, _FAR * torch.sign(difference.detach()), inside)
+    return Comparison(torch.where(certain, 0.0, spread), a, certain)
+
+
+def larger(
+    mean1: Tensor, variance1: Tensor, mean2: Tensor, variance2: Tensor, covariance: Tensor | None = None
+) -> Moments:
+    r"""Moments of $\max(X_1, X_2)$ for jointly normal variables with covariance $c$.
+
+    With $s^2 = \sigma_1^2 + \sigma_2^2 - 2c$, $a = (\mu_1 - \mu_2)/s$, $g(x) = E(Z - x)_+$ and
+    $R(a) = \mathrm{Var}\max(0, Z + a)$ the moments are $\mu' = \max(\mu_1, \mu_2) + s\,g(|a|)$ and
+    $\sigma'^2 = \sigma_1^2 R(a) + \sigma_2^2 R(-a) + 2c K(a)$, where $K(a) = \Phi(a) - R(a) = g(|a|)\,(|a| + g(|a|))$.
+    Every term is non-negative unless $c < 0$, and nothing cancels.
+    """
+    total = variance1 + variance2 if covariance is None else variance1 + variance2 - 2 * covariance
+    s, a, certain = compare(mean1, mean2, total)
+    first = a > 0
+    x = torch.where(first, a, -a)
+    _, q, g, below = tail(x)
+    above = below + 1 - 2 * q
+    # torch's maximum halves the derivative where two certain variables are equal
+    top = torch.where(certain, torch.maximum(mean1, mean2), torch.where(first, mean1, mean2))
+    variance = variance1 * torch.where(first, above, below) + variance2 * torch.where(first, below, above)
+    if covariance is not None:
+        variance = variance + 2 * covariance * g * (x + g)
+    return Moments(top + s * g, variance)
+
+
+def largest(mean: Tensor, variance: Tensor, method: Method | None = None, pair: Pair = larger) -> Moments:
+    """Moments of the maximum along the last dimension of independent variables."""
+    if method is None:
+        method = "pairs" if mean.shape[-1] <= MOST_PAIRS else "quadrature"
+    if method == "pairs":
+        return _by_pairs(mean, variance, pair)
+    if method == "tree":
+        return _by_tree(mean, variance, pair)
+    if method == "quadrature":
+        return _by_quadrature(mean, variance)
+    raise ValueError(f"unknown method {method!r} for a maximum; choose one of 'pairs', 'quadrature', 'tree'")
+
+
+def _by_pairs(mean: Tensor, variance: Tensor, pair: Pair) -> Moments:
+    r"""One variable after the other, in the order of descending $\mu - 10\sigma$.
+
+    That is the order of descending means where the variances are alike, and of ascending variances where they are not:
+    what is taken last is compared exactly, and a wide variable deserves that most.
+    """
+    order = (mean - 10 * variance.sqrt()).detach().argsort(-1, descending=True)
+    columns = zip(mean.gather(-1, order).unbind(-1), variance.gather(-1, order).unbind(-1), strict=True)
+    result = Moments(*next(columns))
+    for m, v in columns:
+        result = pair(result.mean, result.variance, m, v)
+    return result
+
+
+def _by_tree(mean: Tensor, variance: Tensor, pair: Pair) -> Moments:
+    """Neighbours first, then the winners among each other: the paper's hierarchical composition."""
+    level = [Moments(*column) for column in zip(mean.unbind(-1), variance.unbind(-1), strict=True)]
+    while len(level) > 1:
+        pairs = zip(level[0::2], level[1::2], strict=False)
+        winners = [pair(one.mean, one.variance, two.mean, two.variance) for one, two in pairs]
+        level = winners + level[len(winners) * 2 :]
+    return level[0]
+
+
+_NODES = legendre(24)
+_LEFT, _RIGHT = 4.2, 7.0  # what the window keeps of each variable, in its standard deviations
+_BISECTIONS = 6
+_DEPTH = 12.5  # the window starts where the distribution function is e^-12.5
+
+
+def _by_quadrature(mean: Tensor, variance: Tensor) -> Moments:
+    r"""The distribution function of the maximum $M$ is $G(t) = \prod_k \Phi((t - \mu_k)/\sigma_k)$.
+
+    $E(M - r) = \int_r^\infty (1 - G)\,dt$ and $E(M - r)^2 = 2\int_r^\infty (t - r)(1 - G)\,dt$, where $r$ is the
+    largest certain variable or a point at which $G$ is negligible. Whatever is narrow and not negligible lies close to
+    $r$, within a few of its own standard deviations, so there the nodes (Gauss-Legendre) are densest.
+    """
+    mean = mean.clamp(min=torch.finfo(mean.dtype).min / 8)  # an infinite mean has no place on a grid
+    certain = variance <= 0
+    sigma = torch.where(certain, 1.0, variance).sqrt()
+
+    def beyond(t: Tensor) -> Tensor:
+        distance = t - mean
+        outside = certain | (distance > _FAR * sigma)
+        b = torch.where(outside, _FAR, torch.where(outside, 0.0, distance) / sigma)
+        tail: Tensor = 0.5 * torch.special.erfc(b / SQRT_2)
+        return tail
+
+    start, nodes = _window(mean, variance, beyond)
+    first, second = torch.zeros_like(start), torch.zeros_like(start)
+    for x, weight in _NODES:
+        y, slope = nodes.at(x)
+        survival = -torch.expm1(torch.log1p(-beyond(start + y)).sum(-1, keepdim=True))
+        first = first + weight * slope * survival
+        second = second + 2 * weight * slope * y * survival
+    return Moments((start + first).squeeze(-1), (second - first * first).squeeze(-1))
+
+
+def _window(mean: Tensor, variance: Tensor, beyond: Callable[[Tensor], Tensor]) -> tuple[Tensor, Stretch]:
+    """The start of the interval that carries the maximum, and the map of its nodes."""
+    certain = variance <= 0
+    floor = torch.where(certain, mean, torch.finfo(mean.dtype).min / 8).amax(-1, keepdim=True)
+    sigma, m = variance.detach().sqrt(), mean.detach()
+    left = torch.maximum((m - _LEFT * sigma).amax(-1, keepdim=True), floor.detach())
+    high = (m + _RIGHT * sigma).amax(-1, keepdim=True)
+    right = high
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (left + right)
+        deep = torch.log1p(-beyond(middle).detach()).sum(-1, keepdim=True) < -_DEPTH
+        left, right = torch.where(deep, middle, left), torch.where(deep, right, middle)
+    length = (high - left).clamp(min=0.0)
+    narrowest = torch.where(~certain & (m + 4 * sigma > left), sigma, length).amin(-1, keepdim=True)
+    # only a start that is itself a variable depends on the inputs; then there is nothing to its left
+    at_floor = left <= floor
+    center = torch.where(at_floor, 0.0, 3.5 * narrowest)
+    return torch.where(at_floor, floor, left), stretch(length, center, narrowest, sharp=2.5, even=20.0)

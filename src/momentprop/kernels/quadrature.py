@@ -1,0 +1,109 @@
+r"""Moments of any elementwise function by a quadrature that knows its kinks."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from momentprop.kernels.fuse import Kernel, Moments, Partials, pullback
+from momentprop.kernels.nodes import LEGENDRE
+from momentprop.kernels.tails import density, standardize
+
+Function = Callable[[Tensor], Tensor]
+
+_REACH = 8.5  # in standard deviations; the normal density beyond weighs 2e-17
+_PANELS = 9  # of equal width over the reach, before kinks split them
+_GRADES = (1, 2, 4, 8, 16, 64, 256, 1024, 4096)  # distances from a kink at which a panel ends, in units of the scale
+_CERTAIN = 1e-11  # of the mean: smaller deviations are lost in the rounding of the nodes
+
+
+def quadrature(f: Function, kinks: Sequence[float] = (), scale: float = 1.0) -> Kernel:
+    r"""The kernel of $f$, which is smooth but for its kinks and varies over distances of `scale` round them.
+
+    Composite Gauss-Legendre in float64, on panels that end at every kink and at growing distances from it, so that
+    both the function and the normal density are resolved whatever their ratio. What is integrated is the change
+    $f(\mu + \sigma z) - f(\mu)$, so that a small $\sigma$ does not cancel; below $10^{-11}|\mu|$, where the nodes
+    themselves are lost in rounding, the Taylor expansion takes over. The derivatives act on the density,
+    $\partial_\mu E\,g = E[g Z]/\sigma$ and $\partial_{\sigma^2} E\,g = E[g (Z^2 - 1)]/2\sigma^2$, so that jumps of $f$
+    need no further terms.
+    """
+    centres = tuple(kinks) or (0.0,)
+    grades = _GRADES if math.isfinite(scale) else ()
+    marks = [centre + sign * grade * scale for centre in centres for grade in grades for sign in (-1, 1)]
+
+    def kernel(mean: Tensor, variance: Tensor) -> Moments:
+        mu, v = mean.double(), variance.double()
+        base = f(mu)
+        sigma, inverse, _ = standardize(mu, v)
+        certain = sigma <= _CERTAIN * mu.abs()
+        panels = _Panels(mu, sigma, inverse, [*centres, *marks])
+
+        def rise(z: Tensor) -> Tensor:
+            return f(mu + sigma * z) - base
+
+        (shift,) = panels.sums(lambda z: (rise(z),))
+        (spread,) = panels.sums(lambda z: ((rise(z) - shift) ** 2,))
+        slope, bend = _derivatives(f, mu)
+
+        def partials() -> Partials:
+            def scores(z: Tensor) -> tuple[Tensor, ...]:
+                d = rise(z)
+                square = (d - shift) ** 2
+                return d * z, square * z, d * (z * z - 1), square * (z * z - 1)
+
+            found = panels.sums(scores)
+            units = (inverse, inverse, 0.5 * inverse * inverse, 0.5 * inverse * inverse)
+            limits = (slope, 2 * v * slope * bend, 0.5 * bend, slope * slope)
+            values = [
+                torch.where(certain, limit, unit * total).to(mean.dtype)
+                for limit, unit, total in zip(limits, units, found, strict=True)
+            ]
+            return (values[0], values[1]), (values[2], values[3])
+
+        return Moments(
+            (base + shift).to(mean.dtype),
+            torch.where(certain, slope * slope * v, spread).to(mean.dtype),
+            partials,
+        )
+
+    return kernel
+
+
+class _Panels:
+    """Gauss-Legendre panels over the standardized variable, sorted for every element."""
+
+    def __init__(self, mean: Tensor, sigma: Tensor, inverse: Tensor, marks: Sequence[float]) -> None:
+        equal = [_REACH * (2 * i / _PANELS - 1) for i in range(_PANELS + 1)]
+        edges = [torch.full_like(mean, z) for z in equal]
+        edges += [((mark - mean) * inverse).clamp(-_REACH, _REACH) for mark in marks]
+        self.edges = torch.stack(edges).sort(0).values
+        rule = torch.tensor(LEGENDRE[8], dtype=mean.dtype, device=mean.device)
+        self.nodes, self.weights = rule.reshape(-1, 2, *[1] * mean.ndim).unbind(1)
+
+    def sums(self, integrand: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Tensor]:
+        """Expectations of the integrands of a standard normal variable.
+
+        Panel by panel to spare memory, but all at once for compilers, which fuse the sum with its terms.
+        """
+        count = self.edges.shape[0] - 1
+        together = count if torch.compiler.is_compiling() else 1
+        totals: list[Tensor] = []
+        for first in range(0, count, together):
+            left, right = (self.edges[start : start + together].unsqueeze(1) for start in (first, first + 1))
+            z = left + (right - left) * self.nodes  # shape: (panels, nodes, ...)
+            mass = (right - left) * self.weights * density(z)
+            parts = [(mass * term).sum((0, 1)) for term in integrand(z)]
+            totals = [a + b for a, b in zip(totals, parts, strict=True)] if totals else parts
+        return totals
+
+
+def _derivatives(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
+    """First and second derivative of an elementwise function."""
+
+    def slope(x: Tensor) -> Tensor:
+        value, pull = pullback(f, x)
+        return pull(torch.ones_like(value))[0]
+
+    first, pull = pullback(slope, x)
+    return first, pull(torch.ones_like(first))[0]

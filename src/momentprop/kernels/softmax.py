@@ -1,0 +1,131 @@
+r"""Moments of the softmax of independent normal variables, along the last dimension.
+
+By the race of `kernels.race`, class $y$ wins with probability
+$$E\,p_y = \int A_{1,y} \prod_{k \ne y} A_{0,k}\,dt, \qquad E\,p_y^2 = \int A_{2,y} \prod_{k \ne y} A_{0,k}\,dt.$$
+The integrands are analytic and vanish at both ends, so the midpoint rule converges exponentially; all classes share
+its nodes and the probabilities sum to one. They are carried as logarithms, so that small ones and their derivatives are
+right.
+"""
+
+import torch
+from torch import Tensor
+
+from momentprop.distributions import LOGISTIC_VARIANCE
+from momentprop.kernels.fuse import Moments
+from momentprop.kernels.logistic import logistic_expectations
+from momentprop.kernels.race import course, finish
+
+_MASKED = -1e30  # the logarithm of the density of a runner that does not run
+
+
+def race(mean: Tensor, variance: Tensor) -> Moments:
+    r"""The class posterior $q_y = E\,p_y$: its logarithm, and the variance $q(1-q)$ of the class indicator."""
+    mean, variance, absent = _present(mean, variance)
+    times, log_weights = course(mean, variance, nodes=16, depth=15.0, rest=3e-5)
+    log_below, log_density = _watch(mean, variance, times, absent)
+    log_all = log_below.sum(-1, keepdim=True) + log_weights.unsqueeze(-1)
+    return _posterior(torch.logsumexp(log_density - log_below + log_all, -2), absent)
+
+
+def softmax(mean: Tensor, variance: Tensor) -> Moments:
+    r"""Moments of $p_y = \mathrm{softmax}(X)_y$: $E\,p_y$ and $\mathrm{Var}\,p_y = E\,p_y^2 - (E\,p_y)^2$.
+
+    The variance of the most probable class is that of its complement $\sum_{k \ne y} p_k$, which does not cancel when
+    the class is nearly certain. Below variances of 0.02 the difference of second moments is blended into its first
+    order, $q_y^2(\sigma_y^2(1-q_y)^2 + \sum_{k\ne y} q_k^2\sigma_k^2)$.
+    """
+    mean, variance, absent = _present(mean, variance)
+    times, log_weights = course(mean, variance, nodes=24, depth=20.0, rest=1e-7)
+    log_below, log_density = _watch(mean, variance, times, absent)
+    _, log_second = _watch(mean, variance, times, absent, order=1)
+    log_all = log_below.sum(-1, keepdim=True) + log_weights.unsqueeze(-1)
+    weighed = torch.logsumexp(log_density - log_below + log_all, -2)
+    total = torch.logsumexp(weighed, -1, keepdim=True)
+    q = torch.exp(weighed - total)
+    second = torch.exp(torch.logsumexp(log_second - log_below + log_all, -2) - total)
+
+    top = _one_hot(q)
+    rest = torch.where(top, 0.0, q)
+    complement = torch.where(top, rest.sum(-1, keepdim=True), 1 - q)
+    hazards = torch.where(top.unsqueeze(-2), 0.0, torch.exp(log_density - log_below))
+    pairs = hazards.sum(-1) ** 2 - (hazards * hazards).sum(-1)
+    joint = (pairs * torch.exp(log_all.squeeze(-1) - total)).sum(-1, keepdim=True)
+    rest_second = joint + torch.where(top, 0.0, second).sum(-1, keepdim=True)
+    exact = torch.where(top, rest_second - complement * complement, second - q * q)
+
+    parts = q * q * variance
+    others = parts.sum(-1, keepdim=True) - parts
+    first_order = q * q * (variance * complement * complement + others)
+    blend = (variance.amax(-1, keepdim=True) / 0.02).clamp(max=1.0)
+    blend = blend * blend * (3 - 2 * blend)
+    # by rounding or the error of the quadrature a difference can leave the range that a variance has in [0, 1]
+    exact = torch.minimum(exact.clamp(min=0.0), q * complement)
+    return Moments(q, blend * exact + (1 - blend) * first_order)
+
+
+def fast(mean: Tensor, variance: Tensor) -> Moments:
+    r"""The class posterior in $O(n)$: its logarithm, and the variance $q(1-q)$ of the class indicator.
+
+    $q_y = E\,S(X_y - L_y)$ with $L_y = \log\sum_{k\ne y} e^{X_k}$ taken as normal, its moments matched at an inverse
+    temperature $b = (1 + \bar v/c)^{-1/2}$ (Fenton and Wilkinson). Here $\bar v$ is the root mean square of the
+    variances under a rough posterior and $c = 1 + 0.68\,H$ with its entropy $H$. Exact for two classes and for zero
+    variances.
+    """
+    mean, variance, absent = _present(mean, variance)
+    relative = mean - mean.amax(-1, keepdim=True)  # no change but for the derivative, which `_present` leaves out
+    rough = torch.log_softmax(relative * torch.rsqrt(1 + variance / LOGISTIC_VARIANCE), -1)
+    p = rough.exp()
+    entropy = -(p * rough).sum(-1, keepdim=True)
+    square = (p * variance * variance).sum(-1, keepdim=True)
+    typical = torch.where(square > 0, torch.where(square > 0, square, 1.0).sqrt(), 0.0)
+    b = torch.rsqrt(1 + typical / (1 + 0.68 * entropy))
+    v = b * b * variance
+    height = torch.where(absent, _MASKED, b * mean + 0.5 * v)
+    peak = height.amax(-1, keepdim=True).detach()
+    weights = torch.exp(height - peak)
+    # the rivals of a class that surely wins may vanish; the derivative divides by their fourth power
+    others = _without_own(weights).clamp(min=torch.finfo(mean.dtype).tiny ** 0.25)
+    spread = torch.log1p(_without_own(weights * weights * torch.expm1(v.clamp(max=40.0))) / others / others)
+    rival = (others.log() + peak - 0.5 * spread) / b
+    return _posterior(_log_logistic_mean(mean - rival, variance + spread / (b * b)), absent)
+
+
+def _present(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Means relative to the largest, and which classes are excluded by a mean of $-\infty$."""
+    absent = mean == -torch.inf
+    mean = mean - mean.amax(-1, keepdim=True).detach()
+    return torch.where(absent, -1e3, mean), torch.where(absent, 0.0, variance), absent
+
+
+def _watch(mean: Tensor, variance: Tensor, times: Tensor, absent: Tensor, order: int = 0) -> tuple[Tensor, Tensor]:
+    gap = mean.unsqueeze(-2) - times.unsqueeze(-1)  # shape: (..., nodes, classes)
+    first, second = finish(gap, variance.unsqueeze(-2).expand_as(gap), order)
+    absent = absent.unsqueeze(-2)
+    return torch.where(absent, 0.0 if order == 0 else _MASKED, first), torch.where(absent, _MASKED, second)
+
+
+def _posterior(scores: Tensor, absent: Tensor) -> Moments:
+    log_q = torch.log_softmax(scores, -1)
+    return Moments(torch.where(absent, -torch.inf, log_q), -log_q.exp() * torch.expm1(log_q))
+
+
+def _one_hot(x: Tensor) -> Tensor:
+    return torch.arange(x.shape[-1], device=x.device) == x.argmax(-1, keepdim=True)
+
+
+def _without_own(terms: Tensor) -> Tensor:
+    """For each of some non-negative terms the sum of all others, without cancellation for the largest."""
+    top = _one_hot(terms)
+    rest = torch.where(top, 0.0, terms)
+    total = rest.sum(-1, keepdim=True)
+    return torch.where(top, total, total - rest + torch.where(top, terms, 0.0).sum(-1, keepdim=True))
+
+
+def _log_logistic_mean(mean: Tensor, variance: Tensor) -> Tensor:
+    r"""$\log E\,S(X)$, also where $E\,S(X)$ underflows, by the tilt of `kernels.logistic`."""
+    positive = mean > 0
+    left = torch.where(positive, -mean, mean)
+    (tilted,), _ = logistic_expectations(torch.maximum(left, -variance - left), variance, 0)
+    log_tail = tilted.clamp(min=torch.finfo(mean.dtype).tiny).log() + (left + 0.5 * variance).clamp(max=0.0)
+    upper = torch.log1p(-torch.where(positive, log_tail, -1.0).exp())
+    return torch.where(positive, upper, log_tail)

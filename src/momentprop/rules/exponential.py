@@ -1,0 +1,78 @@
+r"""Exponentials and exponential linear units: exp, expm1, exp2, ELU, SELU and CELU."""
+
+import math
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from momentprop.dispatch import rule
+from momentprop.kernels.compose import rescaled
+from momentprop.kernels.exponential import exponential_unit, lognormal, lognormal_minus_one
+from momentprop.values import Normal
+
+_SELU_ALPHA = 1.6732632423543772848170429916717
+_SELU_SCALE = 1.0507009873554804934193349852946
+
+
+@rule("exp", on=Normal)
+def exp(input: Normal) -> Normal:
+    r"""Moments of $e^X$, which is lognormal: $\mu' = e^{\mu + \sigma^2/2}$ and $\sigma'^2 = \mu'^2 (e^{\sigma^2} - 1)$.
+
+    Error: exact; 5e-6 in float32, 1e-10 in float64
+    Source: moment generating function of the normal distribution
+    """
+    return input.through(lognormal, torch.exp)
+
+
+@rule("expm1", on=Normal)
+def expm1(input: Normal) -> Normal:
+    r"""Moments of $e^X - 1$: the mean of $e^X$ less one, and the same variance.
+
+    Error: exact; 5e-6 in float32, 1e-10 in float64
+    Source: moment generating function of the normal distribution
+    """
+    return input.through(lognormal_minus_one, torch.expm1)
+
+
+@rule("exp2", on=Normal)
+def exp2(input: Normal) -> Normal:
+    r"""Moments of $2^X$: $\mu' = 2^{\mu + \sigma^2 \log\sqrt 2}$, as for $e^X$ with $X \log 2$.
+
+    Error: exact; 5e-6 in float32, 1e-10 in float64
+    Source: moment generating function of the normal distribution
+    """
+    return input.through(partial(lognormal, power=torch.exp2, rate=math.log(2)), torch.exp2)
+
+
+@rule("elu", on=Normal)
+def elu(input: Normal, alpha: float = 1.0, inplace: bool = False) -> Normal:
+    r"""Moments of $X$ for $X > 0$ and $\alpha(e^X - 1)$ otherwise: $\mu' = E X_+ - \alpha(P(X < 0) - E[e^X; X < 0])$.
+
+    $E[e^{kX}; X < 0] = \varphi(a)\,M(a + k\sigma)$ with the Mills ratio $M$; for the variance see
+    `kernels.exponential.exponential_unit`. For small $\sigma$ a series takes over, where these terms cancel.
+
+    Error: exact; 1e-5 in float32, 1e-10 in float64
+    Source: truncated exponentials by Mills ratios (see `kernels.exponential`)
+    """
+    return input.through(partial(exponential_unit, alpha=alpha), partial(F.elu, alpha=alpha))
+
+
+@rule("selu", on=Normal)
+def selu(input: Normal, inplace: bool = False) -> Normal:
+    r"""Moments of the self-normalizing unit, $1.0507$ times the ELU with $\alpha = 1.6733$.
+
+    Error: exact; 1e-5 in float32, 1e-10 in float64
+    Source: truncated exponentials by Mills ratios (see `kernels.exponential`)
+    """
+    return input.through(rescaled(partial(exponential_unit, alpha=_SELU_ALPHA), outer=_SELU_SCALE), F.selu)
+
+
+@rule("celu", on=Normal)
+def celu(input: Normal, alpha: float = 1.0, inplace: bool = False) -> Normal:
+    r"""Moments of $X$ for $X > 0$ and $\alpha(e^{X/\alpha} - 1)$ otherwise: $\alpha$ times the ELU of $X/\alpha$.
+
+    Error: exact; 1e-5 in float32, 1e-10 in float64
+    Source: truncated exponentials by Mills ratios (see `kernels.exponential`)
+    """
+    return input.through(rescaled(exponential_unit, inner=1 / alpha, outer=alpha), partial(F.celu, alpha=alpha))

@@ -1,0 +1,17 @@
+"""momentprop carries the mean and the variance of every unit through a network, in one forward pass."""
+
+from momentprop import functional as functional
+from momentprop import paper as paper
+from momentprop import rules as rules
+from momentprop.dispatch import MissingRule as MissingRule
+from momentprop.dispatch import operation as operation
+from momentprop.dispatch import rule as rule
+from momentprop.elementwise import elementwise as elementwise
+from momentprop.model_change import ModelChangeWarning as ModelChangeWarning
+from momentprop.values import Categorical as Categorical
+from momentprop.values import Fitted as Fitted
+from momentprop.values import Logistic as Logistic
+from momentprop.values import Mean as Mean
+from momentprop.values import Normal as Normal
+from momentprop.values import Sample as Sample
+from momentprop.values import set_default_validate_args as set_default_validate_args

@@ -1,0 +1,10 @@
+"""Operations that torch lacks, as functions of tensors and values alike."""
+
+from momentprop.functional.maximum import max_with_covariance as max_with_covariance
+from momentprop.functional.maximum import maximum_of as maximum_of
+from momentprop.functional.maximum import maxout as maxout
+from momentprop.functional.noise import add_noise as add_noise
+from momentprop.functional.noise import multiply_noise as multiply_noise
+from momentprop.functional.posterior import class_posterior as class_posterior
+from momentprop.functional.units import logistic_bernoulli as logistic_bernoulli
+from momentprop.functional.units import probit_bernoulli as probit_bernoulli

@@ -421,6 +421,7 @@ def _mirrored(case: Case, a: float, log_std: float) -> tuple[Tensor, Tensor, Nor
 @_only([case for case in CASES if case.has(lambda f, x: f(x) + f(-x))])
 @_PROPERTY
 @given(_a, _log_std)
+@example(0.0, -1.0)  # the mean of tanh was 4e-18 on both sides
 def test_odd_functions_give_odd_means(case, a, log_std):
     _, _, y, mirrored = _mirrored(case, a, log_std)
     torch.testing.assert_close(y.loc, -mirrored.loc, rtol=1e-12, atol=1e-14 * float(y.variance) ** 0.5)

@@ -161,6 +161,7 @@ def operation(function: F) -> F:
     ...     return torch.nn.functional.silu(x)
     >>> swish(momentprop.Normal(torch.zeros(1), 1.0)).loc
     tensor([0.2066])
+    >>> momentprop.dispatch.forget("swish", on=momentprop.Normal)
     """
 
     @functools.wraps(function)

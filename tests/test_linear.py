@@ -150,6 +150,7 @@ def test_affine_maps_carry_the_mean_exactly_and_the_variance_by_the_squared_jaco
     "name", ["conv2d", "avg_pool2d_ceil", "batch_norm", "add_broadcast", "cat", "addmm", "mean_keepdim"]
 )
 def test_affine_maps_compile_to_the_same_values(name: str) -> None:
+    torch.compiler.reset()
     x, function = _value(), AFFINE[name]
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")(x)
     eager = function(x)

@@ -472,3 +472,16 @@ def test_a_dimension_that_is_not_given_is_torchs() -> None:
         x = Normal(torch.zeros(shape), 1.0)
         torch.testing.assert_close(F.softmax(x).loc, torch.full(shape, 1 / shape[dim]))
         assert F.log_softmax(x).shape[-1] == shape[dim]
+
+
+def test_derivatives_of_the_transform_in_float32_are_off_by_no_more_than_stated():
+    generator = torch.Generator().manual_seed(0)
+    mean = 3 * torch.randn(2, 3, 9, 10, generator=generator)
+    variance = 10 ** (2 * torch.randn(2, 3, 9, 10, generator=generator) - 1)
+    grads = []
+    for dtype in (torch.float32, torch.float64):
+        leaves = [part.to(dtype).requires_grad_() for part in (mean, variance)]
+        grads.append(torch.autograd.grad(torch.softmax(Normal(*leaves), -1).variance.sum(), leaves))
+    by_mean, by_variance = ((single - double).abs().max().item() for single, double in zip(*grads, strict=True))
+    assert by_mean < 1e-4
+    assert by_variance < 4e-3

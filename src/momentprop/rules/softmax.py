@@ -67,7 +67,7 @@ def softmax(input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: 
     By the race integral, $E\,p_y = \int F_y' \prod_{k\ne y} F_k\,dt$ with $F_k(t) = E\exp(-e^{X_k-t})$, and one like it
     for $E\,p_y^2$; see `kernels.softmax`. This is the softmax as a deterministic transform; the class posterior is
     `log_softmax`. In float32 the derivative of a variance by an input variance, a difference of second moments,
-    can be off by 3e-3.
+    can be off by 4e-3.
 
     Error: 1e-6 nats of $E\,p$ and 0.02 of $\sigma'$ for deviations up to 30, whatever the others; 2e-4 nats up to 1000
     Source: the Gumbel race; paper, "Connection to argmax"

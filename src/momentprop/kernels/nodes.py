@@ -56,12 +56,10 @@ def _symmetric(rule: Rule) -> Rule:
     return [((x - y) / 2, (v + w) / 2) for (x, v), (y, w) in pairs]
 
 
-HERMITE = {n: hermite(n) for n in (6, 11, 13, 40)}
-LEGENDRE = {n: legendre(n) for n in (7, 8, 10)}
-GUMBEL = {n: discretized(lambda x: torch.exp(-x - torch.exp(-x)), -4.5, 40.0, n) for n in (4, 6)}
+HERMITE = {n: hermite(n) for n in (11, 40)}
+LEGENDRE = {n: legendre(n) for n in (8, 10)}
+GUMBEL = {n: discretized(lambda x: torch.exp(-x - torch.exp(-x)), -4.5, 40.0, n) for n in (6,)}
 """$\\sum_i w_i f(g_i) \\approx E f(G)$ for a standard Gumbel $G$."""
-FERMI = discretized(lambda x: 1 / (1 + x.exp()), 0.0, 60.0, 14)
-"""$\\sum_i w_i f(x_i) \\approx \\int_0^\\infty f(x) / (1 + e^x)\\,dx$, for remainders that decay like $e^{-x}$."""
 
 SQRT_2 = math.sqrt(2)
 SQRT_2PI = math.sqrt(2 * math.pi)

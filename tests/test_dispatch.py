@@ -204,6 +204,22 @@ def test_reflected_operators_keep_their_order():
     _assert_same(torch.full((3,), 2.0) * x, x * 2)
 
 
+@pytest.mark.parametrize("family", [Mean, Sample])
+def test_reflected_operators_of_certain_values_keep_their_order(family):
+    loc = torch.tensor([1.0, 2.0])
+    x = family(loc)
+    for found, wanted in (
+        (3 - x, 3 - loc),
+        (0.5 * x, 0.5 * loc),
+        (1 / x, 1 / loc),
+        (2**x, 2**loc),
+        (torch.ones(2) - x, 1 - loc),
+        (torch.rsub(x, 1), 1 - loc),
+    ):
+        assert type(found) is family
+        assert torch.equal(found.loc, wanted)
+
+
 def test_synonyms_reach_the_same_rule():
     x = _x(3)
     _assert_same(torch.absolute(x), abs(x))

@@ -29,7 +29,13 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from momentprop.context import Context, current
+from momentprop.lost_gradients import refuse_lost_gradients
+
 F = TypeVar("F", bound=Callable[..., Any])
+
+_COMPARISONS = frozenset("eq ge greater greater_equal gt le less less_equal lt ne not_equal".split())
+_SCRIPTED = (torch._C.ScriptMethod, torch.jit.ScriptFunction)
 
 
 class MissingRule(NotImplementedError):  # noqa: N818 (a public name of the project)
@@ -40,7 +46,9 @@ class Operand:
     """What rules act on: the base of `momentprop.values.Value`, with the little that dispatching needs of it."""
 
     components: ClassVar[tuple[str, ...]] = ()  # the names of its tensors
-    aliased: ClassVar[bool] = False  # set on an instance once a view of it was taken
+    needs_rules: ClassVar[bool] = True  # otherwise an operation without a rule acts as on a tensor
+    memory: ClassVar[list[int] | None] = None  # set on views and what they are views of: a shared count of writes
+    origin: ClassVar[Any] = None  # set on an elementwise function of another value: see `values.origin`
 
     def each(self, function: Callable[[Tensor], Any]) -> Any:
         """Apply a function that moves or converts elements to every component."""
@@ -49,6 +57,16 @@ class Operand:
     @classmethod
     def without_rule(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What happens to an operation that has no rule for this type of value."""
+        if isinstance(function, _SCRIPTED):
+            raise MissingRule(
+                f"no {cls.__name__} rule can enter the scripted code at {where()}; "
+                "use the module or function as it was before `torch.jit`"
+            )
+        if function.__name__.strip("_") in _COMPARISONS:
+            raise MissingRule(
+                f"the outcome of {function.__name__!r} on a random {cls.__name__} at {where()} is random, so that it "
+                "can choose neither a branch nor elements; `torch.heaviside` gives its probability"
+            )
         raise MissingRule(
             f"no {cls.__name__} rule for {function.__name__!r} at {where()}; "
             f"add one with `@momentprop.rule({function.__name__!r}, on=momentprop.{cls.__name__})`"
@@ -168,7 +186,8 @@ def operation(function: F) -> F:
     def dispatched(*args: Any, **kwargs: Any) -> Any:
         if any(True for _ in values_in(args, kwargs)):
             return dispatch(dispatched, args, kwargs)
-        return function(*args, **kwargs)
+        context = current()
+        return function(*args, **kwargs) if context is None else context.on_plain(dispatched, function, args, kwargs)
 
     return dispatched  # type: ignore[return-value]
 
@@ -195,16 +214,38 @@ def table() -> list[Rule]:
     )
 
 
-def dispatch(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Apply the rule for a torch `function` to arguments of which at least one is a value."""
-    name = function.__name__
+def op_of(name: str) -> str:
+    """The operation that a torch function of this name spells."""
+    return _SPELLINGS.get(name, _Spelling(name)).op
+
+
+def is_noise(name: str, on: type[Operand]) -> bool:
+    """Whether a torch function of this name draws noise: only then it has a rule of its own on means, the type `on`."""
+    return (op_of(name), on) in _RULES
+
+
+def dispatch(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], context: Context | None = None
+) -> Any:
+    """Apply the rule for a torch `function` to arguments of which at least one is a value.
+
+    Without a rule, the fallback of the running `context` is asked, if there is one.
+    """
+    if not torch.is_grad_enabled():
+        refuse_lost_gradients(values_in(args, kwargs), where)
+    name = getattr(function, "__name__", "")  # scripted methods have none
     op, reflected, in_place = _SPELLINGS.get(name, (name, False, False))
-    if reflected:
-        args = args[::-1]
     kind = _kind_of(op, args, kwargs)
     found = find(op, kind)
     if found is None:
+        if kind.needs_rules:
+            context = context or current()
+            if context is not None and context.fallback is not None:
+                with torch._C.DisableTorchFunction():  # it works on plain tensors, and may draw random numbers
+                    return context.fallback(kind, function, args, kwargs)
         return kind.without_rule(function, args, kwargs)
+    if reflected:
+        args = args[::-1]
     position = _INPLACE_POSITION[found]
     if in_place or kwargs.get("inplace", False) or (len(args) > position and args[position]):
         return _write_back(found, op, args, kwargs)
@@ -251,7 +292,7 @@ def _kind_of(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> type[Op
 def _write_back(found: Callable[..., Any], op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Run a pure rule for an in-place operation and put its result back into the first argument.
 
-    Where the components share storage with another value (a view was taken) they are overwritten, as torch would do;
+    Where the components share memory with another value (a view was taken) they are overwritten, as torch would do;
     the rule then works on a copy, so that what autograd saved stays as it was. Otherwise they are simply replaced.
     """
     target = args[0]
@@ -260,13 +301,16 @@ def _write_back(found: Callable[..., Any], op: str, args: Sequence[Any], kwargs:
             f"in-place {op!r} at {where()} would write a random value into a plain tensor; "
             "use the out-of-place operation, or make the tensor a value first"
         )
-    source = target.each(torch.clone) if target.aliased else target
+    source = target.each(torch.clone) if target.memory else target
     result = _call(found, op, type(target), (source, *args[1:]), kwargs)
-    for name in target.components:
-        if target.aliased:
+    if target.memory:
+        target.memory[0] += 1
+        for name in target.components:
             getattr(target, name).copy_(getattr(result, name))
-        else:
+    else:
+        for name in target.components:
             setattr(target, name, getattr(result, name))
+        target.origin = result.origin  # type: ignore[misc]
     return target
 
 

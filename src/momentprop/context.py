@@ -1,0 +1,31 @@
+"""What is running: a `propagate` call, as the operations inside it see it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+Fallback = Callable[[type[Any], Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
+"""Makes the result of an operation that has no rule, from the type of its values, the operation and its arguments."""
+
+
+class Context(TorchFunctionMode):
+    """A mode that sees every torch operation while it is entered, and what the dispatcher asks of it."""
+
+    fallback: Fallback | None = None
+
+    def on_plain(
+        self, function: Callable[..., Any], body: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Apply an operation without a value among its arguments; `body` is what it does to plain tensors."""
+        return body(*args, **kwargs)
+
+
+def current() -> Context | None:
+    """The innermost context that is entered in this thread."""
+    for level in reversed(range(torch._C._len_torch_function_stack())):
+        mode = torch._C._get_function_stack_at(level)
+        if isinstance(mode, Context):
+            return mode
+    return None

@@ -6,6 +6,7 @@ from momentprop.values.categorical import Categorical as Categorical
 from momentprop.values.certain import Certain as Certain
 from momentprop.values.certain import Mean as Mean
 from momentprop.values.certain import Sample as Sample
+from momentprop.values.estimate import Estimate as Estimate
 from momentprop.values.normal import Fitted as Fitted
 from momentprop.values.normal import Logistic as Logistic
 from momentprop.values.normal import Normal as Normal

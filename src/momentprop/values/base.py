@@ -81,12 +81,20 @@ class Value(Operand):
     layout = property(lambda self: self._first.layout)
     is_cuda = property(lambda self: self._first.is_cuda)
     is_cpu = property(lambda self: self._first.is_cpu)
+    is_mps = property(lambda self: self._first.is_mps)
+    is_xpu = property(lambda self: self._first.is_xpu)
+    itemsize = property(lambda self: self._first.itemsize)
     is_nested = is_sparse = is_quantized = is_mkldnn = is_meta = False
 
     @property
     def requires_grad(self) -> bool:
         """Whether any component requires a gradient."""
         return any(getattr(self, name).requires_grad for name in self.components)
+
+    @property
+    def data(self) -> Any:
+        """The value without its history."""
+        return self.detach()  # type: ignore[attr-defined]
 
     @property
     def mT(self) -> Any:  # noqa: N802 (torch's name)
@@ -104,8 +112,19 @@ class Value(Operand):
     def __iter__(self) -> Iterator[Any]:
         return iter(self.unbind(0))  # type: ignore[attr-defined]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.components}  # neither views nor origins outlive a copy
+
     def __bool__(self) -> NoReturn:
         raise TypeError(f"control flow on a random {type(self).__name__} at {where()}: it has no single truth value")
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> Any:
+        return dispatch(Tensor.eq, (self, other), {}) if isinstance(other, _COMPARABLE) else NotImplemented
+
+    def __ne__(self, other: object) -> Any:
+        return dispatch(Tensor.ne, (self, other), {}) if isinstance(other, _COMPARABLE) else NotImplemented
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} is not one array: convert a component, such as `value.loc.numpy()`")
@@ -118,6 +137,9 @@ class Value(Operand):
             for part in self.components
         )
         return f"{name}({f',{chr(10)}{indent}'.join(parts)})"
+
+
+_COMPARABLE = (Value, Tensor, bool, int, float)
 
 
 def _attribute(name: str) -> Callable[..., Any]:
@@ -144,7 +166,8 @@ _OPERATORS = {
     f"__{prefix}{name}__" for name in "add sub mul truediv pow matmul".split() for prefix in ("", "r", "i")
 } | {f"__{name}__" for name in "neg abs getitem setitem gt lt ge le".split()}
 
-for _name in "size dim numel nelement stride is_floating_point is_complex is_contiguous element_size".split():
+for _name in """size dim ndimension numel nelement stride storage_offset is_floating_point is_complex is_signed
+    is_contiguous is_inference is_pinned element_size get_device""".split():
     setattr(Value, _name, _attribute(_name))
 for _name in dir(Tensor):
     _is_operation = not _name.startswith("_") or _name in _OPERATORS

@@ -1,7 +1,7 @@
 """Values with a single component: means (AP1) and draws (sampling)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ class Certain(Value):
     """A value that carries one tensor, `loc`. Operations without a rule act on `loc` as they do on a tensor."""
 
     loc: Tensor
+    needs_rules: ClassVar[bool] = False
 
     def __init__(self, loc: Tensor | float) -> None:
         self.loc = as_tensor(loc, "loc")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -10,9 +10,11 @@ from torch import Tensor
 from momentprop.distributions import LOGISTIC_VARIANCE, LogisticDistribution
 from momentprop.kernels.fuse import Kernel, fused
 from momentprop.values.base import Value, as_tensor, may_look_at
+from momentprop.values.origin import Origin, combined, writes_to
+from momentprop.values.spread import Spread
 
 
-class Normal(Value):
+class Normal(Value, Spread):
     r"""Independent normal units with mean `loc` and variance `variance`; the rules take exact expectations.
 
     `variance` is a number or a tensor that broadcasts to the shape of `loc`; zero is legal and means certainty.
@@ -26,6 +28,8 @@ class Normal(Value):
 
     loc: Tensor
     variance: Tensor
+    origin: ClassVar[tuple[Origin, int] | None] = None  # and the writes to its own memory when it was noted
+    note: ClassVar[Any] = None  # set on attention scores and weights: see `rules.weights`
 
     def __init__(self, loc: Tensor | float, variance: Tensor | float, *, validate_args: bool | None = None) -> None:
         self.loc = as_tensor(loc, "loc")
@@ -37,15 +41,23 @@ class Normal(Value):
             )
             _require(bool((self.variance >= 0).all()), "variance must be non-negative, but has negative elements")
 
-    @property
-    def stddev(self) -> Tensor:
-        """The standard deviation; its gradient is zero, not infinite, where the variance is zero."""
-        uncertain = self.variance > 0
-        return torch.where(uncertain, torch.where(uncertain, self.variance, 1.0).sqrt(), 0.0)
-
     def through(self, kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, *more: Tensor) -> Self:
         r"""The value of $f(X)$ by an elementwise kernel, where `plain` is $f$ and `more` are further inputs."""
-        return self.of(*fused(kernel, plain, self.loc, self.variance, *more))
+        result = self.of(*fused(kernel, plain, self.loc, self.variance, *more))
+        if plain is not None and not more:
+            result.remember(combined(plain, [self.source]))
+        return result
+
+    def remember(self, origin: Origin | None) -> None:
+        """Note what the elements are a function of."""
+        self.origin = None if origin is None else (origin, writes_to(self))  # type: ignore[misc]
+
+    @property
+    def source(self) -> Origin:
+        """What the elements are a function of; by default, and once they were overwritten, of themselves."""
+        if self.origin is not None and self.origin[1] == writes_to(self):
+            return self.origin[0]
+        return Origin(self, self.loc, self.variance, writes_to(self), _identity)
 
     def sample(self, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw a tensor of the value's shape, or `n` of them stacked along a new first dimension."""
@@ -62,6 +74,31 @@ class Normal(Value):
         """The value with the mean and variance of any distribution that has them."""
         return cls(distribution.mean, distribution.variance)
 
+    @classmethod
+    def missing(
+        cls, x: Tensor, mask: Tensor, mean: Tensor | float, variance: Tensor | float, *, noise: Tensor | float = 0.0
+    ) -> Self:
+        r"""Inputs of which some were not observed: these have the `mean` and `variance` of, say, the data set.
+
+        `mask` is true where an element of `x` is missing; what `x` holds there (NaN, perhaps) does not matter. `mean`
+        and `variance` broadcast to the shape of `x`: numbers, or one for each channel. Observed elements have variance
+        `noise`, by default zero.
+
+        >>> import torch
+        >>> Normal.missing(torch.tensor([0.7, float("nan")]), torch.tensor([False, True]), mean=0.1, variance=0.3)
+        Normal(loc=tensor([0.7000, 0.1000]),
+               variance=tensor([0.0000, 0.3000]))
+        """
+        x = as_tensor(x, "x")
+        if mask.dtype != torch.bool:
+            raise TypeError(f"mask must be boolean, true where an element is missing, but is {mask.dtype}")
+        mask = _like(x, mask, "mask")
+        mean, variance, noise = (
+            _like(x, torch.as_tensor(given, dtype=x.dtype, device=x.device), name)
+            for given, name in ((mean, "mean"), (variance, "variance"), (noise, "noise"))
+        )
+        return cls(torch.where(mask, mean, x), torch.where(mask, variance, noise))
+
 
 class Logistic(Normal):
     r"""As `Normal`, but units are taken as logistic, of the same mean and variance, where the paper has a rule."""
@@ -77,9 +114,16 @@ class Logistic(Normal):
         """The logistic distribution this value stands for."""
         return LogisticDistribution(self.loc, self.stddev / math.sqrt(LOGISTIC_VARIANCE))
 
+    def _quantile(self, probability: float) -> float:
+        return math.log(probability / (1 - probability)) / math.sqrt(LOGISTIC_VARIANCE)
+
 
 class Fitted(Normal):
     r"""As `Normal`, but with the fast fitted formulas that the paper's own implementation ran where it had one."""
+
+
+def _identity(element: Tensor) -> Tensor:
+    return element
 
 
 def _variance_like(loc: Tensor, given: Tensor | float) -> Tensor:
@@ -91,13 +135,15 @@ def _variance_like(loc: Tensor, given: Tensor | float) -> Tensor:
         raise TypeError(f"loc is {loc.dtype} but variance is {given.dtype}: write `variance.to(loc.dtype)`")
     if given.device != loc.device:
         raise ValueError(f"loc is on {loc.device} but variance on {given.device}: write `variance.to(loc.device)`")
-    if given.shape == loc.shape:
-        return given
+    return given if given.shape == loc.shape else _like(loc, given, "variance")
+
+
+def _like(loc: Tensor, given: Tensor, name: str) -> Tensor:
     try:
         return given.expand_as(loc).contiguous()  # views of a value must work on both components
     except RuntimeError:
         raise ValueError(
-            f"variance of shape {tuple(given.shape)} does not broadcast to loc of shape {tuple(loc.shape)}"
+            f"{name} of shape {tuple(given.shape)} does not broadcast to loc of shape {tuple(loc.shape)}"
         ) from None
 
 

@@ -1,0 +1,22 @@
+"""What many draws tell: the moments of a sample, and how far they may be off."""
+
+from torch import Tensor
+
+from momentprop.values.base import Value
+from momentprop.values.spread import Spread
+
+
+class Estimate(Value, Spread):
+    r"""Mean and variance of a number of draws, each with its standard error.
+
+    What `propagate(..., method="sample")` returns. It is a result: no operation has a rule for it.
+    """
+
+    loc: Tensor
+    variance: Tensor
+    loc_error: Tensor
+    variance_error: Tensor
+
+    def __init__(self, loc: Tensor, variance: Tensor, loc_error: Tensor, variance_error: Tensor) -> None:
+        self.loc, self.variance = loc, variance
+        self.loc_error, self.variance_error = loc_error, variance_error

@@ -1,0 +1,35 @@
+"""What every value with a mean and a variance can tell about its spread."""
+
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+
+
+class Spread:
+    """Deviation and intervals of a unit with mean `loc` and variance `variance`."""
+
+    loc: Tensor
+    variance: Tensor
+
+    @property
+    def stddev(self) -> Tensor:
+        """The standard deviation; its gradient is zero, not infinite, where the variance is zero."""
+        uncertain = self.variance > 0
+        return torch.where(uncertain, torch.where(uncertain, self.variance, 1.0).sqrt(), 0.0)
+
+    def interval(self, p: float = 0.95) -> tuple[Tensor, Tensor]:
+        """The central interval that holds a unit with probability `p`, as its lower and its upper end.
+
+        >>> import torch, momentprop
+        >>> momentprop.Normal(torch.tensor([10.0]), 4.0).interval(0.9)
+        (tensor([6.7103]), tensor([13.2897]))
+        """
+        if not 0 < p < 1:
+            raise ValueError(f"the probability of an interval lies between 0 and 1, but is {p}")
+        half = self._quantile(0.5 + p / 2) * self.stddev
+        return self.loc - half, self.loc + half
+
+    def _quantile(self, probability: float) -> float:
+        """The quantile of a unit of mean zero and variance one."""
+        return NormalDist().inv_cdf(probability)

@@ -63,11 +63,17 @@ def differentiable(
         return _Fused.apply(kernel, certain, *inputs)[:2]  # type: ignore[no-untyped-call, no-any-return]
     moments = kernel(*inputs)
     mean, variance = _exact_where_certain(moments.mean, certain, inputs), moments.variance
-    if compiling and moments.partials is not None and _requires_grad(inputs):
-        # dynamo knows no `jvp`, and compilers choose themselves what to save; closed-form partials are kept
+    if compiling and not exporting() and moments.partials is not None and _requires_grad(inputs):
+        # dynamo knows no `jvp`, and compilers choose themselves what to save; closed-form partials are kept. An export
+        # would cut the graph here: it keeps what an autograd function computes and drops its `backward`
         constants = [tensor.detach() for tensor in (mean, variance, *_flat_partials(moments))]
         return _Attached.apply(*constants, *inputs)  # type: ignore[no-untyped-call, no-any-return]
     return mean, variance
+
+
+def exporting() -> bool:
+    """Whether `torch.export` is tracing; before torch 2.13 `is_exporting` is true in every compilation."""
+    return torch.compiler._is_exporting_flag
 
 
 def _requires_grad(inputs: tuple[Tensor, ...]) -> bool:
@@ -109,7 +115,8 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        inputs, partials = ctx.saved_tensors[: ctx.arity], ctx.saved_tensors[ctx.arity :]
+        saved = ctx.saved_tensors  # once: checkpointing refuses to unpack a tensor a second time
+        inputs, partials = saved[: ctx.arity], saved[ctx.arity :]
         totals: list[Tensor | None] = [None] * ctx.arity
         by_kernel = grads
         if partials:
@@ -126,11 +133,11 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
         _refuse_forward_over_forward()
-        inputs = ctx.saved_tensors[: ctx.arity]
+        saved = ctx.saved_tensors
+        inputs, partials = saved[: ctx.arity], saved[ctx.arity :]
         along = tuple(
             torch.zeros_like(x) if tangent is None else tangent for x, tangent in zip(inputs, tangents[2:], strict=True)
         )
-        partials = ctx.saved_tensors[ctx.arity :]
         outputs, pull = pullback(_outputs(ctx.kernel, range(2 + len(partials))), *inputs)
         _, push = pullback(lambda *cotangents: pull(cotangents), *(torch.zeros_like(out) for out in outputs))
         pushed = push(along)

@@ -14,6 +14,9 @@ from torch import Tensor
 from momentprop.kernels.fuse import Moments, Partials
 from momentprop.kernels.nodes import SQRT_2, SQRT_2PI
 from momentprop.kernels.sums import total
+from momentprop.kernels.tails import erfc
+
+Mixture = tuple[tuple[float, float], ...]
 
 _MIXTURE = (
     (0.014522092241841561, 0.8115300148800969), (0.13722629243721818, 1.0784761114939856),
@@ -23,10 +26,18 @@ _MIXTURE = (
 )  # pairs of p and tau, fitted to S and S' with weight on the tail  # fmt: skip
 
 
-def logistic_expectations(mean: Tensor, variance: Tensor, order: int) -> tuple[list[Tensor], list[Tensor]]:
+COARSE = (
+    (0.10628365891866118, 0.9771484647559736), (0.45804842872498014, 1.4305792842650766),
+    (0.37454461568605857, 2.103868039914551), (0.06112329667030005, 3.1135960727612866),
+)  # half as many, for a relative error of 8e-6 in E S and 7e-5 in E S'  # fmt: skip
+
+
+def logistic_expectations(
+    mean: Tensor, variance: Tensor, order: int, mixture: Mixture = _MIXTURE
+) -> tuple[list[Tensor], list[Tensor]]:
     r"""The derivatives of $u$ by $\mu$ up to the given order and those of $w$ up to one less, for $\mu \le 0$."""
     tilted = mean < -0.5 * variance
-    raw = _mixed(torch.where(tilted, -variance - mean, mean), variance, order)
+    raw = _mixed(torch.where(tilted, -variance - mean, mean), variance, order, mixture)
     factor = torch.exp((mean + 0.5 * variance).clamp(max=0.0))
 
     def tilt(k: int, first: int) -> Tensor:
@@ -38,13 +49,13 @@ def logistic_expectations(mean: Tensor, variance: Tensor, order: int) -> tuple[l
     return u, w
 
 
-def _mixed(mean: Tensor, variance: Tensor, order: int) -> list[Tensor]:
+def _mixed(mean: Tensor, variance: Tensor, order: int, mixture: Mixture) -> list[Tensor]:
     r"""The derivatives $U^{(0)} \dots U^{(n)}$: $\Phi^{(k)}(b) = (-1)^{k-1}\mathit{He}_{k-1}(b)\,\varphi(b)$."""
 
     def terms(weight: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
         rate = torch.rsqrt(variance + scale * scale)
         b = mean * rate
-        found = [0.5 * weight * torch.special.erfc(-b / SQRT_2)]
+        found = [0.5 * weight * erfc(-b / SQRT_2)]
         if order > 0:
             derivative = weight / SQRT_2PI * rate * torch.exp(-0.5 * b * b)
             polynomial, previous = torch.ones_like(b), torch.zeros_like(b)  # Hermite
@@ -54,7 +65,7 @@ def _mixed(mean: Tensor, variance: Tensor, order: int) -> list[Tensor]:
                 derivative = -rate * derivative
         return tuple(found)
 
-    return total(_MIXTURE, terms, mean)
+    return total(mixture, terms, mean)
 
 
 def bernoulli_logistic(mean: Tensor, variance: Tensor) -> Moments:

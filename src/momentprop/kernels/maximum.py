@@ -13,7 +13,7 @@ from torch import Tensor
 from momentprop.kernels.fuse import Moments
 from momentprop.kernels.nodes import SQRT_2, legendre
 from momentprop.kernels.stretch import Stretch, stretch
-from momentprop.kernels.tails import tail
+from momentprop.kernels.tails import erfc, tail
 
 Method = Literal["pairs", "quadrature", "tree"]
 """How more than two variables are compared."""
@@ -130,7 +130,7 @@ def _by_quadrature(mean: Tensor, variance: Tensor) -> Moments:
         distance = t - mean
         outside = certain | (distance > _FAR * sigma)
         b = torch.where(outside, _FAR, torch.where(outside, 0.0, distance) / sigma)
-        tail: Tensor = 0.5 * torch.special.erfc(b / SQRT_2)
+        tail: Tensor = 0.5 * erfc(b / SQRT_2)
         return tail
 
     start, nodes = _window(mean, variance, beyond)

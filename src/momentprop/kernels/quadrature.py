@@ -8,43 +8,52 @@ from torch import Tensor
 
 from momentprop.kernels.fuse import Kernel, Moments, Partials, pullback
 from momentprop.kernels.nodes import LEGENDRE
+from momentprop.kernels.slope import slope
 from momentprop.kernels.tails import density, standardize
 
-Function = Callable[[Tensor], Tensor]
+Function = Callable[..., Tensor]
 
 _REACH = 8.5  # in standard deviations; the normal density beyond weighs 2e-17
 _PANELS = 9  # of equal width over the reach, before kinks split them
 _GRADES = (1, 2, 4, 8, 16, 64, 256, 1024, 4096)  # distances from a kink at which a panel ends, in units of the scale
+_FEW_PANELS, _FEW_GRADES = 5, (3, 24)
 _CERTAIN = 1e-11  # of the mean: smaller deviations are lost in the rounding of the nodes
 
 
-def quadrature(f: Function, kinks: Sequence[float] = (), scale: float = 1.0) -> Kernel:
+def quadrature(f: Function, kinks: Sequence[float] = (), scale: float = 1.0, quick: bool = False) -> Kernel:
     r"""The kernel of $f$, which is smooth but for its kinks and varies over distances of `scale` round them.
+
+    $f$ may take further tensors, which the kernel then takes after mean and variance.
 
     Composite Gauss-Legendre in float64, on panels that end at every kink and at growing distances from it, so that
     both the function and the normal density are resolved whatever their ratio. What is integrated is the change
     $f(\mu + \sigma z) - f(\mu)$, so that a small $\sigma$ does not cancel; below $10^{-11}|\mu|$, where the nodes
     themselves are lost in rounding, the Taylor expansion takes over. The derivatives act on the density,
     $\partial_\mu E\,g = E[g Z]/\sigma$ and $\partial_{\sigma^2} E\,g = E[g (Z^2 - 1)]/2\sigma^2$, so that jumps of $f$
-    need no further terms.
+    need no further terms. A `quick` one has a third of the panels.
     """
     centres = tuple(kinks) or (0.0,)
-    grades = _GRADES if math.isfinite(scale) else ()
+    grades = () if math.isinf(scale) else _FEW_GRADES if quick else _GRADES
+    count = _FEW_PANELS if quick else _PANELS
     marks = [centre + sign * grade * scale for centre in centres for grade in grades for sign in (-1, 1)]
 
-    def kernel(mean: Tensor, variance: Tensor) -> Moments:
-        mu, v = mean.double(), variance.double()
-        base = f(mu)
+    def kernel(mean: Tensor, variance: Tensor, *more: Tensor) -> Moments:
+        mu, v, *given = (tensor.double() for tensor in (mean, variance, *more))
+        base = f(mu, *given)
         sigma, inverse, _ = standardize(mu, v)
         certain = sigma <= _CERTAIN * mu.abs()
-        panels = _Panels(mu, sigma, inverse, [*centres, *marks])
+        panels = _Panels(mu, sigma, inverse, [*centres, *marks], count)
 
         def rise(z: Tensor) -> Tensor:
-            return f(mu + sigma * z) - base
+            return f(mu + sigma * z, *given) - base
 
-        (shift,) = panels.sums(lambda z: (rise(z),))
-        (spread,) = panels.sums(lambda z: ((rise(z) - shift) ** 2,))
-        slope, bend = _derivatives(f, mu)
+        def powers(z: Tensor) -> tuple[Tensor, ...]:
+            d = rise(z)
+            return d, d * d
+
+        shift, square = panels.sums(powers)
+        spread = (square - shift * shift).clamp(min=0.0)  # the rise is small where it varies little: no cancellation
+        first = slope(lambda x: f(x, *given), mu)
 
         def partials() -> Partials:
             def scores(z: Tensor) -> tuple[Tensor, ...]:
@@ -53,17 +62,28 @@ def quadrature(f: Function, kinks: Sequence[float] = (), scale: float = 1.0) -> 
                 return d * z, square * z, d * (z * z - 1), square * (z * z - 1)
 
             found = panels.sums(scores)
+            second = slope(lambda x: slope(lambda x: f(x, *given), x), mu)
             units = (inverse, inverse, 0.5 * inverse * inverse, 0.5 * inverse * inverse)
-            limits = (slope, 2 * v * slope * bend, 0.5 * bend, slope * slope)
+            limits = (first, 2 * v * first * second, 0.5 * second, first * first)
             values = [
                 torch.where(certain, limit, unit * total).to(mean.dtype)
                 for limit, unit, total in zip(limits, units, found, strict=True)
             ]
-            return (values[0], values[1]), (values[2], values[3])
+            by_more = [[total.to(mean.dtype) for total in panels.sums(by_parameter(i))] for i in range(len(given))]
+            return (values[0], values[1]), (values[2], values[3]), *((pair[0], pair[1]) for pair in by_more)
+
+        def by_parameter(i: int) -> Callable[[Tensor], tuple[Tensor, ...]]:
+            def terms(z: Tensor) -> tuple[Tensor, ...]:
+                x = mu + sigma * z
+                _, pull = pullback(lambda p: f(x, *given[:i], p, *given[i + 1 :]), given[i].expand_as(x))
+                (by,) = pull(torch.ones_like(x))
+                return by, 2 * (rise(z) - shift) * by
+
+            return terms
 
         return Moments(
             (base + shift).to(mean.dtype),
-            torch.where(certain, slope * slope * v, spread).to(mean.dtype),
+            torch.where(certain, first * first * v, spread).to(mean.dtype),
             partials,
         )
 
@@ -73,8 +93,8 @@ def quadrature(f: Function, kinks: Sequence[float] = (), scale: float = 1.0) -> 
 class _Panels:
     """Gauss-Legendre panels over the standardized variable, sorted for every element."""
 
-    def __init__(self, mean: Tensor, sigma: Tensor, inverse: Tensor, marks: Sequence[float]) -> None:
-        equal = [_REACH * (2 * i / _PANELS - 1) for i in range(_PANELS + 1)]
+    def __init__(self, mean: Tensor, sigma: Tensor, inverse: Tensor, marks: Sequence[float], count: int) -> None:
+        equal = [_REACH * (2 * i / count - 1) for i in range(count + 1)]
         edges = [torch.full_like(mean, z) for z in equal]
         edges += [((mark - mean) * inverse).clamp(-_REACH, _REACH) for mark in marks]
         self.edges = torch.stack(edges).sort(0).values
@@ -96,14 +116,3 @@ class _Panels:
             parts = [(mass * term).sum((0, 1)) for term in integrand(z)]
             totals = [a + b for a, b in zip(totals, parts, strict=True)] if totals else parts
         return totals
-
-
-def _derivatives(f: Function, x: Tensor) -> tuple[Tensor, Tensor]:
-    """First and second derivative of an elementwise function."""
-
-    def slope(x: Tensor) -> Tensor:
-        value, pull = pullback(f, x)
-        return pull(torch.ones_like(value))[0]
-
-    first, pull = pullback(slope, x)
-    return first, pull(torch.ones_like(first))[0]

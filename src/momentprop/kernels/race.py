@@ -21,7 +21,7 @@ from momentprop.kernels.fuse import Moments, Partials, differentiable
 from momentprop.kernels.nodes import GUMBEL, SQRT_2, SQRT_2PI, hermite
 from momentprop.kernels.stretch import stretch
 from momentprop.kernels.sums import total
-from momentprop.kernels.tails import standardize
+from momentprop.kernels.tails import erfc, standardize
 
 _HERMITE = hermite(8)
 _WIDE = 1.5  # standard deviation above which the expectation is over the noise instead of over X
@@ -124,7 +124,7 @@ def _over_noise(gap: Tensor, sigma: Tensor, ratios: int) -> Runner:
         # the normal density at b, relative to that at a, and its derivatives
         near = weight * torch.exp((half * (noise * noise) - rate * noise).clamp(max=30.0))
         polynomials = (lambda: 1.0, lambda: -b, lambda: b * b - 1, lambda: (3 - b * b) * b)
-        beyond = 0.5 * weight * torch.special.erfc(b * (-1 / SQRT_2))
+        beyond = 0.5 * weight * erfc(b * (-1 / SQRT_2))
         return beyond, *(polynomial() * near for polynomial in polynomials[: ratios + 1])
 
     beyond, *sums = total(GUMBEL[6], terms, gap)
@@ -175,11 +175,11 @@ def _interval(mean: Tensor, variance: Tensor, depth: float, rest: float) -> tupl
     middle = mean + 0.5772156649015329  # the mean of the noise
 
     def is_early(t: Tensor) -> Tensor:
-        below: Tensor = 0.5 * torch.special.erfc((mean + 0.3 - t) / (left * SQRT_2))
+        below: Tensor = 0.5 * erfc((mean + 0.3 - t) / (left * SQRT_2))
         return below.clamp(min=1e-30).log().sum(-1, keepdim=True).lt(-depth)
 
     def is_open(t: Tensor) -> Tensor:
-        normal = 0.5 * torch.special.erfc((t - middle) / (right * SQRT_2))
+        normal = 0.5 * erfc((t - middle) / (right * SQRT_2))
         noise = torch.exp((mean - t + 0.5 * torch.minimum(variance, (t - mean).clamp(min=0.0))).clamp(max=30.0))
         return torch.maximum(normal, noise).sum(-1, keepdim=True).gt(rest)
 

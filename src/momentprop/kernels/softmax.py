@@ -20,7 +20,7 @@ _MASKED = -1e30  # the logarithm of the density of a runner that does not run
 
 def race(mean: Tensor, variance: Tensor) -> Moments:
     r"""The class posterior $q_y = E\,p_y$: its logarithm, and the variance $q(1-q)$ of the class indicator."""
-    mean, variance, absent = _present(mean, variance)
+    mean, variance, absent = present(mean, variance)
     times, log_weights = course(mean, variance, nodes=16, depth=15.0, rest=3e-5)
     log_below, log_density = _watch(mean, variance, times, absent)
     log_all = log_below.sum(-1, keepdim=True) + log_weights.unsqueeze(-1)
@@ -34,7 +34,7 @@ def softmax(mean: Tensor, variance: Tensor) -> Moments:
     the class is nearly certain. Below variances of 0.02 the difference of second moments is blended into its first
     order, $q_y^2(\sigma_y^2(1-q_y)^2 + \sum_{k\ne y} q_k^2\sigma_k^2)$.
     """
-    mean, variance, absent = _present(mean, variance)
+    mean, variance, absent = present(mean, variance)
     times, log_weights = course(mean, variance, nodes=24, depth=20.0, rest=1e-7)
     log_below, log_density = _watch(mean, variance, times, absent)
     _, log_second = _watch(mean, variance, times, absent, order=1)
@@ -44,7 +44,7 @@ def softmax(mean: Tensor, variance: Tensor) -> Moments:
     q = torch.exp(weighed - total)
     second = torch.exp(torch.logsumexp(log_second - log_below + log_all, -2) - total)
 
-    top = _one_hot(q)
+    top = one_hot(q)
     rest = torch.where(top, 0.0, q)
     complement = torch.where(top, rest.sum(-1, keepdim=True), 1 - q)
     hazards = torch.where(top.unsqueeze(-2), 0.0, torch.exp(log_density - log_below))
@@ -71,8 +71,13 @@ def fast(mean: Tensor, variance: Tensor) -> Moments:
     variances under a rough posterior and $c = 1 + 0.68\,H$ with its entropy $H$. Exact for two classes and for zero
     variances.
     """
-    mean, variance, absent = _present(mean, variance)
-    relative = mean - mean.amax(-1, keepdim=True)  # no change but for the derivative, which `_present` leaves out
+    mean, variance, absent = present(mean, variance)
+    return _posterior(log_logistic_mean(*against_rivals(mean, variance, absent)), absent)
+
+
+def against_rivals(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Mean and variance of $X_y - L_y$, as `fast` takes them."""
+    relative = mean - mean.amax(-1, keepdim=True)  # no change but for the derivative, which `present` leaves out
     rough = torch.log_softmax(relative * torch.rsqrt(1 + variance / LOGISTIC_VARIANCE), -1)
     p = rough.exp()
     entropy = -(p * rough).sum(-1, keepdim=True)
@@ -84,13 +89,13 @@ def fast(mean: Tensor, variance: Tensor) -> Moments:
     peak = height.amax(-1, keepdim=True).detach()
     weights = torch.exp(height - peak)
     # the rivals of a class that surely wins may vanish; the derivative divides by their fourth power
-    others = _without_own(weights).clamp(min=torch.finfo(mean.dtype).tiny ** 0.25)
-    spread = torch.log1p(_without_own(weights * weights * torch.expm1(v.clamp(max=40.0))) / others / others)
+    others = without_own(weights).clamp(min=torch.finfo(mean.dtype).tiny ** 0.25)
+    spread = torch.log1p(without_own(weights * weights * torch.expm1(v.clamp(max=40.0))) / others / others)
     rival = (others.log() + peak - 0.5 * spread) / b
-    return _posterior(_log_logistic_mean(mean - rival, variance + spread / (b * b)), absent)
+    return mean - rival, variance + spread / (b * b)
 
 
-def _present(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def present(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     r"""Means relative to the largest, and which classes are excluded by a mean of $-\infty$."""
     absent = mean == -torch.inf
     mean = mean - mean.amax(-1, keepdim=True).detach()
@@ -109,19 +114,20 @@ def _posterior(scores: Tensor, absent: Tensor) -> Moments:
     return Moments(torch.where(absent, -torch.inf, log_q), -log_q.exp() * torch.expm1(log_q))
 
 
-def _one_hot(x: Tensor) -> Tensor:
+def one_hot(x: Tensor) -> Tensor:
+    """Which class is the first of the largest."""
     return torch.arange(x.shape[-1], device=x.device) == x.argmax(-1, keepdim=True)
 
 
-def _without_own(terms: Tensor) -> Tensor:
+def without_own(terms: Tensor) -> Tensor:
     """For each of some non-negative terms the sum of all others, without cancellation for the largest."""
-    top = _one_hot(terms)
+    top = one_hot(terms)
     rest = torch.where(top, 0.0, terms)
     total = rest.sum(-1, keepdim=True)
     return torch.where(top, total, total - rest + torch.where(top, terms, 0.0).sum(-1, keepdim=True))
 
 
-def _log_logistic_mean(mean: Tensor, variance: Tensor) -> Tensor:
+def log_logistic_mean(mean: Tensor, variance: Tensor) -> Tensor:
     r"""$\log E\,S(X)$, also where $E\,S(X)$ underflows, by the tilt of `kernels.logistic`."""
     positive = mean > 0
     left = torch.where(positive, -mean, mean)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from momentprop.kernels.fuse import exporting
 from momentprop.kernels.nodes import SQRT_2, SQRT_2PI
 
 _P32 = (1.25331415383465382, 0.791413609796140482, 0.255778971958275472, 0.0469223618067618307, 0.00440390086165148358)
@@ -55,10 +56,17 @@ def mills(x: Tensor) -> Tensor:
     return torch.where(x < 40.0, _h(near)[0], 1 / (far + 1 / (far + 2 / (far + 3 / far))))
 
 
+def erfc(x: Tensor) -> Tensor:
+    r"""The complementary error function; in an export by `tail`, as ONNX has only $1 - \mathrm{erf}$ without tail."""
+    if not exporting():
+        return torch.special.erfc(x)  # type: ignore[no-any-return]
+    beyond = 2 * tail(SQRT_2 * torch.where(x < 0, -x, x)).beyond
+    return torch.where(x < 0, 2 - beyond, beyond)
+
+
 def cdf(x: Tensor) -> Tensor:
     r"""The standard normal distribution function $\Phi(x)$ with its left tail."""
-    below: Tensor = 0.5 * torch.special.erfc(-x / SQRT_2)
-    return below
+    return 0.5 * erfc(-x / SQRT_2)
 
 
 def density(x: Tensor) -> Tensor:

@@ -1,0 +1,230 @@
+r"""Moments of $O_c = \sum_j p_j V_{jc}$, an average of values $V_j$ with weights $p = \mathrm{softmax}(X)$.
+
+The scores $X_j = g\,Q\cdot K_j$ have two kinds of noise. That of a key is *private* to its score, of variance
+$g^2 \sum_d (\mu_{Q_d}^2 + \sigma_{Q_d}^2)\,\sigma_{K_{jd}}^2$. That of the query is *shared* by all scores. As the
+softmax does not change when a number is added to all scores, only the deviation of the key from the average key
+$\bar k = \sum_j p_j\mu_{K_j}$ counts: $u_j = g^2 \sum_d \sigma_{Q_d}^2 (\mu_{K_{jd}} - \bar k_d)^2$.
+
+To first order the weights deviate by $\delta p_j = p_j(\delta X_j - \sum_k p_k\,\delta X_k)$, so that with
+$c_j = V_j - E\,O$ the private noise gives the variance $\sum_j p_j^2 \sigma_j^2 c_j^2$ and the shared noise gives
+$g^2 \sum_d \sigma_{Q_d}^2\,(\sum_j p_j c_j \mu_{K_{jd}})^2$. What is beyond the first order enters by `gains` of each
+weight, the ratio of the variance of $p_j$ to that of its first order, and all of it is exact as the variances vanish.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from momentprop.kernels.logistic import COARSE, logistic_expectations
+from momentprop.kernels.softmax import against_rivals, one_hot, present, without_own
+
+_NEAR = 1.0  # variance of scores up to which the second order of the mean is blended in
+_SERIES = 0.5  # variance up to which three terms of a series are exact to 0.5 %
+_DAMPING = 1e-6  # of the two ratios of sums that are one to first order
+
+
+class Scores(NamedTuple):
+    r"""Normal scores `(..., queries, keys)` with what is known of the origin of their noise."""
+
+    mean: Tensor
+    private: Tensor | None = None  # variance of the noise that is independent between keys
+    shared: Tensor | None = None  # u, variance of the noise of the query, seen from the average key
+    query_variance: Tensor | None = None  # shape: (..., queries, features)
+    keys: Tensor | None = None  # the means of the keys; shape: (..., keys, features)
+    gain: Tensor | float = 1.0  # g, a number or one for every score
+
+    @property
+    def variance(self) -> Tensor:
+        """The total variance of each score."""
+        parts = [part for part in (self.private, self.shared) if part is not None]
+        return torch.stack(parts).sum(0) if parts else torch.zeros_like(self.mean)
+
+
+class Weights(NamedTuple):
+    """Mean and variance of the probabilities, of shape `(..., queries, keys)`."""
+
+    mean: Tensor
+    variance: Tensor
+
+
+def scores(
+    mean: Tensor,
+    query: Tensor,
+    query_variance: Tensor | None,
+    key: Tensor,
+    key_variance: Tensor | None,
+    gain: Tensor | float,
+) -> Scores:
+    r"""The scores of the given `mean`, with the private and the shared part of their noise."""
+    private = shared = None
+    if key_variance is not None:
+        square = query * query if query_variance is None else query * query + query_variance
+        private = gain * gain * (square @ key_variance.mT)
+    if query_variance is not None:
+        key = key - key.mean(-2, keepdim=True)
+        top = _most_probable(_softmax(mean), key)
+        average = top.middle
+        spread = query_variance @ (key * key).mT - 2 * (query_variance * average) @ key.mT
+        spread = (spread + _sum(query_variance * average * average)).clamp(min=0.0)  # a square but for rounding
+        shared = gain * gain * torch.where(top.here, _sum(query_variance * top.deviation * top.deviation), spread)
+    return Scores(mean, private, shared, query_variance, key, gain)
+
+
+def weights(scores: Scores) -> Weights:
+    r"""Mean and variance of the probabilities in a closed form, $O(1)$ for each score.
+
+    The mean is $E\,S(X_j - L_j)$ of `kernels.softmax.fast`, normalized, and for small variances the second order
+    $\mathrm{softmax}(\mu_j + (\frac12 - p_j)\sigma_j^2 + \frac12 u_j)$. The variance is that of $S(X_j - L_j)$ where
+    $L_j$ is shifted by one Newton step, so that the means sum to one. For 30 keys with independent scores spread by 2,
+    the means are off by 5e-3 and the deviations of weights above 0.1 by 12 % at variances of 0.3; 0.06 and 25 % at 3.
+    """
+    if scores.private is None and scores.shared is None:
+        certain = _softmax(scores.mean)
+        return Weights(certain, torch.zeros_like(certain))
+    mean, variance, absent = present(scores.mean, scores.variance)
+    gap, spread = against_rivals(mean, variance, absent)
+    gap = torch.maximum(gap.clamp(max=100.0), -100 - spread)  # beyond, nothing changes any more
+    first, slope, excess = _logistic(gap, spread)
+
+    tilt = 0.5 * variance if scores.private is None else 0.5 * variance - _softmax(mean) * scores.private
+    typical = _sum(torch.softmax(0.5 * mean + 0.25 * variance, -1) * variance)  # of keys that count
+    blend = (typical / _NEAR).clamp(max=1.0)
+    blend = blend * blend * (3 - 2 * blend)
+    average = torch.where(absent, 0.0, blend * (first / (1 + excess)) + (1 - blend) * _softmax(mean + tilt))
+
+    steepness = _sum(slope).clamp(min=torch.finfo(mean.dtype).tiny ** 0.5)
+    shift = (torch.log1p(excess) * (1 + excess) / steepness).clamp(-5.0, 5.0)
+    shifted, second = _logistic_moments(torch.maximum(gap - shift, -100 - spread), spread)
+    found = second / _sum(shifted) ** 2
+    return Weights(average, torch.minimum(found, average * _complement(average)))
+
+
+def mixture(
+    scores: Scores, weights: Weights, value: Tensor, value_variance: Tensor | None, dropout: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    r"""Mean and variance of $\sum_j p_j V_j$ for values $V_j$ that are independent of the scores.
+
+    Their own noise adds $\sum_j E[p_j^2]\,\sigma_{V_j}^2$. Dropout of the weights, multiplication by one or zero over
+    the probability $1 - r$ to be kept, divides that by $1 - r$ and adds $\frac{r}{1-r}\sum_j E[p_j^2]\,\mu_{V_j}^2$.
+    """
+    average = weights.mean
+    result = average @ value
+    variance = torch.zeros_like(result)
+    centred = value - value.mean(-2, keepdim=True)
+    top = _most_probable(average, centred)
+    gained = average * average * gains(weights, scores.variance)
+    if scores.private is not None:
+        variance = variance + _about(top, gained * scores.private, centred)
+    if scores.shared is not None:
+        weight = average * average * scores.shared
+        typical = (_sum(gained * scores.shared) + _DAMPING) / (_sum(weight) + _DAMPING)
+        variance = variance + typical * _along_query(top, scores, average, centred)
+    second = average * average + weights.variance
+    if value_variance is not None:
+        variance = variance + second @ value_variance / (1 - dropout)
+    if dropout > 0:
+        variance = variance + dropout / (1 - dropout) * (second @ (value * value))
+    return result, variance
+
+
+def gains(weights: Weights, variance: Tensor) -> Tensor:
+    r"""How much more each score's noise moves the average than to first order; the same number times $\lambda$.
+
+    The variance of $p_j$ over its first order $q_j^2((1-q_j)^2\sigma_j^2 + \sum_{k\ne j} q_k^2\sigma_k^2)$. The number
+    $\lambda$ makes $\sum_j \mathrm{Var}\,p_j$ agree with $\sum_j a_j(1 - 2q_j + \sum_k q_k^2)$, which is what it is for
+    contributions $a_j$ to the average.
+    """
+    q = weights.mean
+    rest = _complement(q)
+    squares = q * q
+    parts = squares * variance
+    first = squares * (rest * rest * variance + without_own(parts))
+    tiny = torch.finfo(q.dtype).tiny ** 0.75
+    gain = torch.where(first > tiny, weights.variance / first.clamp(min=tiny), 1.0)
+    total = _sum(parts * gain * (rest * rest + without_own(squares)))
+    return gain * (_sum(weights.variance) + _DAMPING) / (total + _DAMPING)
+
+
+class _Top(NamedTuple):
+    r"""The most probable key of each query apart from the others: where it is certain, its $c_j$ vanishes."""
+
+    here: Tensor  # where it is
+    others: Tensor  # the probabilities of the other keys
+    value: Tensor
+    deviation: Tensor  # its c, to all digits
+
+    @property
+    def middle(self) -> Tensor:
+        """The average value."""
+        return self.value - self.deviation
+
+    def split(self, terms: Tensor) -> tuple[Tensor, Tensor]:
+        """What belongs to this key, and the terms of the others."""
+        return _sum(torch.where(self.here, terms, 0.0)), torch.where(self.here, 0.0, terms)
+
+
+def _most_probable(average: Tensor, value: Tensor) -> _Top:
+    here = one_hot(average)
+    others = torch.where(here, 0.0, average)
+    top = here.to(average.dtype) @ value
+    return _Top(here, others, top, _sum(others) * top - others @ value)
+
+
+def _about(top: _Top, contribution: Tensor, value: Tensor) -> Tensor:
+    r"""$\sum_j a_j c_j^2$."""
+    own, rest = top.split(contribution)
+    middle = top.middle
+    spread = rest @ (value * value) - 2 * middle * (rest @ value) + middle * middle * _sum(rest)
+    return spread.clamp(min=0.0) + own * top.deviation * top.deviation  # a sum of squares but for rounding
+
+
+def _along_query(top: _Top, scores: Scores, average: Tensor, value: Tensor) -> Tensor:
+    r"""$\sum_d \sigma_{Q_d}^2 (\sum_j g p_j c_j \mu_{K_{jd}})^2$, of shape `(..., queries, features of the values)`."""
+    assert scores.keys is not None
+    assert scores.query_variance is not None
+    own, rest = top.split(average * scores.gain)
+    pairs = (value.unsqueeze(-1) * scores.keys.unsqueeze(-2)).flatten(-2)  # shape: (..., keys, values * features)
+    slope = (rest @ pairs).unflatten(-1, (value.shape[-1], scores.keys.shape[-1]))
+    slope = slope - top.middle.unsqueeze(-1) * (rest @ scores.keys).unsqueeze(-2)
+    slope = slope + (own * top.deviation).unsqueeze(-1) * (top.here.to(value.dtype) @ scores.keys).unsqueeze(-2)
+    return torch.matmul(slope * slope, scores.query_variance.unsqueeze(-1)).squeeze(-1)
+
+
+def _logistic(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""$E\,S(X)$, $E\,S'(X)$ and, to all digits, the sum of the first over the last dimension minus one."""
+    positive = mean > 0
+    (u, slope), _ = logistic_expectations(torch.where(positive, -mean, mean), variance, 1, COARSE)
+    excess = _sum(torch.where(positive, -u, u)) + (_sum(positive) - 1)
+    return torch.where(positive, 1 - u, u), slope, excess
+
+
+def _logistic_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    r"""$E\,S(X)$ and $\mathrm{Var}\,S(X)$.
+
+    The variance is the series $\sum_k \sigma^{2k}(E\,S^{(k)})^2/k!$ where it is small, and $E\,S^2 - (E\,S)^2$ beyond,
+    which the coarse mixture overestimates far out, where the variance is that of $e^X$.
+    """
+    positive = mean > 0
+    (u, slope, bend, third), (w, *_) = logistic_expectations(torch.where(positive, -mean, mean), variance, 3, COARSE)
+    near = variance.clamp(max=_SERIES)
+    series = near * (slope * slope + near * (bend * bend / 2 + near * (third * third / 6)))
+    square = u * u
+    beyond = torch.minimum((w - square).clamp(min=0.0), square * torch.expm1(variance.clamp(max=60.0)))
+    return torch.where(positive, 1 - u, u), torch.where(variance <= _SERIES, series, beyond)
+
+
+def _softmax(mean: Tensor) -> Tensor:
+    """The softmax, and zero for a query that may attend to nothing."""
+    mean, _, absent = present(mean, mean)
+    return torch.where(absent, 0.0, torch.softmax(mean, -1))
+
+
+def _complement(q: Tensor) -> Tensor:
+    """One minus a probability, without cancellation for the largest."""
+    top = one_hot(q)
+    return torch.where(top, _sum(torch.where(top, 0.0, q)), 1 - q)
+
+
+def _sum(terms: Tensor) -> Tensor:
+    return terms.sum(-1, keepdim=True)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from momentprop.dispatch import rule
+from momentprop.rules.expressions import follows
 from momentprop.values import Normal
 from momentprop.values.moments import is_random, mean_of, variance_of
 
@@ -17,6 +18,7 @@ def _own(variance: Tensor, loc: Tensor) -> Tensor:
 
 
 @rule("add", on=Normal)
+@follows(torch.add)
 def add(input: Normal | Tensor | float, other: Normal | Tensor | float, *, alpha: float = 1) -> Normal:
     r"""Moments of $X + \alpha Y$: means and variances add.
 
@@ -39,6 +41,7 @@ def add(input: Normal | Tensor | float, other: Normal | Tensor | float, *, alpha
 
 
 @rule("sub", on=Normal)
+@follows(torch.sub)
 def sub(input: Normal | Tensor | float, other: Normal | Tensor | float, *, alpha: float = 1) -> Normal:
     r"""Moments of $X - \alpha Y$: variances add, and a value minus itself is certain.
 
@@ -49,6 +52,7 @@ def sub(input: Normal | Tensor | float, other: Normal | Tensor | float, *, alpha
 
 
 @rule("neg", on=Normal)
+@follows(torch.neg)
 def neg(input: Normal) -> Normal:
     r"""Moments of $-X$.
 

@@ -121,15 +121,18 @@ def batch_norm(
         loc = F.batch_norm(input.loc, running_mean, running_var, weight, bias, False, momentum, eps)
         scale = _per_channel(_times(torch.rsqrt(running_var + eps), weight), input)
         return input.of(loc, (input.variance * (scale * scale)).to(loc.dtype))
-    center, total = _batch_statistics(input)
+    wide = torch.promote_types(input.dtype, torch.float32)  # as torch does: differences from the mean cancel
+    mean, variance = input.loc.to(wide), input.variance.to(wide)
+    center, total = _batch_statistics(mean, variance)
     if running_mean is not None and running_var is not None:
-        count = input.loc.numel() // input.shape[1]
+        count = mean.numel() // mean.shape[1]
         with torch.no_grad():
             running_mean.lerp_(center.to(running_mean.dtype), momentum)
             running_var.lerp_((total * count / max(count - 1, 1)).to(running_var.dtype), momentum)
     scale = _per_channel(_times(torch.rsqrt(total + eps), weight), input)
-    loc = (input.loc - _per_channel(center, input)) * scale
-    return input.of(loc if bias is None else loc + _per_channel(bias, input), input.variance * (scale * scale))
+    loc = (mean - _per_channel(center, input)) * scale
+    loc = loc if bias is None else loc + _per_channel(bias, input)
+    return input.of(loc.to(input.dtype), (variance * (scale * scale)).to(input.dtype))
 
 
 def _times(scale: Tensor, weight: Tensor | None) -> Tensor:
@@ -140,7 +143,6 @@ def _per_channel(statistic: Tensor, input: Normal) -> Tensor:
     return statistic.reshape([-1] + [1] * (input.ndim - 2))
 
 
-def _batch_statistics(input: Normal) -> tuple[Tensor, Tensor]:
-    dims = [0, *range(2, input.ndim)]
-    center = input.loc.mean(dims)
-    return center, input.loc.var(dims, unbiased=False) + input.variance.mean(dims)
+def _batch_statistics(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    dims = [0, *range(2, mean.ndim)]
+    return mean.mean(dims), mean.var(dims, unbiased=False) + variance.mean(dims)

@@ -6,6 +6,7 @@ A value of type `Sample` has no rule here: torch's own dropout draws its noise.
 import torch
 
 from momentprop.dispatch import rule
+from momentprop.rules.weights import keep_note
 from momentprop.values import Mean, Normal
 
 _ALPHA = -1.7580993408473766  # the value SELU saturates at, which alpha dropout sets dropped units to
@@ -31,7 +32,8 @@ def dropout(input: Normal, p: float = 0.5, training: bool = True, inplace: bool 
     Error: exact (the variants that drop whole channels correlate the units of a channel, which is ignored)
     Source: paper, "Product" with Bernoulli noise
     """
-    return _keep_or_drop(input, p, training)
+    result = _keep_or_drop(input, p, training)
+    return result if result is input or p == 1 else keep_note(result, input, p)
 
 
 @rule("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", on=Mean)

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop.dispatch import rule
+from momentprop.rules.expressions import follows
+from momentprop.rules.weights import attended, note_factors
 from momentprop.values import Normal
 from momentprop.values.moments import is_random, mean_of, variance_of
 
@@ -28,7 +30,8 @@ def product_variance(product: Callable[[Tensor, Tensor], Tensor], x: Normal | Te
     return product(variance_of(x), mean_y * mean_y + variance_y) + product(mean_x * mean_x, variance_y)
 
 
-def _some_value(*arguments: Any) -> Normal:
+def some_value(*arguments: Any) -> Normal:
+    """The first random one of the arguments, whose type the result has."""
     return next(argument for argument in arguments if isinstance(argument, Normal))
 
 
@@ -47,7 +50,7 @@ def _register_affine(op: str) -> None:
             channels_last = op == "linear"
             spread = variance_of(bias)
             variance = variance + (spread if channels_last else spread.reshape([-1] + [1] * int(op[-2])))
-        return _some_value(input, weight, bias).of(loc, variance)
+        return some_value(input, weight, bias).of(loc, variance)
 
     affine.__name__ = op
     affine.__doc__ = rf"""Moments of `{op}`: $\mu' = W\mu + b$ and $\sigma'^2_j = \sum_i w_{{ji}}^2 \sigma_i^2$.
@@ -65,6 +68,7 @@ for _op in ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_tr
 
 
 @rule("mul", on=Normal)
+@follows(torch.mul)
 def mul(input: Normal | Tensor | float, other: Normal | Tensor | float) -> Normal:
     r"""Moments of a product: $\mu_1\mu_2$ and $\sigma_1^2\sigma_2^2 + \sigma_1^2\mu_2^2 + \mu_1^2\sigma_2^2$.
 
@@ -77,10 +81,11 @@ def mul(input: Normal | Tensor | float, other: Normal | Tensor | float) -> Norma
         return torch.square(input)  # type: ignore[arg-type, return-value]
     loc = mean_of(input) * mean_of(other)
     variance = product_variance(torch.mul, input, other)  # type: ignore[arg-type]
-    return _some_value(input, other).of(loc, variance.to(loc.dtype))
+    return some_value(input, other).of(loc, variance.to(loc.dtype))
 
 
 @rule("div", on=Normal)
+@follows(torch.div)
 def div(input: Normal | Tensor | float, other: Normal | Tensor | float, *, rounding_mode: str | None = None) -> Normal:
     r"""Moments of a quotient: exact for a plain divisor, and a product with the reciprocal for a random one.
 
@@ -98,18 +103,26 @@ def div(input: Normal | Tensor | float, other: Normal | Tensor | float, *, round
     return input.of(loc, (input.variance / (other * other)).to(loc.dtype))
 
 
-def _matrix_product(function: Callable[[Tensor, Tensor], Tensor], x: Normal | Tensor, y: Normal | Tensor) -> Normal:
-    return _some_value(x, y).of(function(mean_of(x), mean_of(y)), product_variance(function, x, y))
+def matrix_product(function: Callable[[Tensor, Tensor], Tensor], x: Normal | Tensor, y: Normal | Tensor) -> Normal:
+    """The value of a bilinear map of two independent arguments."""
+    return some_value(x, y).of(function(mean_of(x), mean_of(y)), product_variance(function, x, y))
+
+
+def _attention_or_product(function: Callable[[Tensor, Tensor], Tensor], x: Any, y: Any) -> Normal:
+    result = attended(x, y)
+    return note_factors(matrix_product(function, x, y), x, y) if result is None else result
 
 
 @rule("matmul", on=Normal)
 def matmul(input: Normal | Tensor, other: Normal | Tensor) -> Normal:
     r"""Moments of a matrix product of independent factors, either of which may be plain.
 
+    A left factor that is a softmax is taken as attention weights, whose elements are correlated: see `rules.weights`.
+
     Error: exact for independent elements
     Source: paper, eq. linear and "Product"
     """
-    return _matrix_product(torch.matmul, input, other)
+    return _attention_or_product(torch.matmul, input, other)
 
 
 @rule("mm", on=Normal)
@@ -119,17 +132,17 @@ def mm(input: Normal | Tensor, mat2: Normal | Tensor) -> Normal:
     Error: exact for independent elements
     Source: paper, eq. linear and "Product"
     """
-    return _matrix_product(torch.mm, input, mat2)
+    return matrix_product(torch.mm, input, mat2)
 
 
 @rule("bmm", on=Normal)
 def bmm(input: Normal | Tensor, mat2: Normal | Tensor) -> Normal:
-    r"""Moments of a batch of matrix products.
+    r"""Moments of a batch of matrix products; a softmax as left factor is taken as in `matmul`.
 
     Error: exact for independent elements
     Source: paper, eq. linear and "Product"
     """
-    return _matrix_product(torch.bmm, input, mat2)
+    return _attention_or_product(torch.bmm, input, mat2)
 
 
 def _sum_and_product(
@@ -146,7 +159,7 @@ def _sum_and_product(
         variance = variance + beta * beta * variance_of(input)
     if is_random(x) or is_random(y):
         variance = variance + alpha * alpha * product_variance(torch.matmul, x, y)
-    return _some_value(input, x, y).of(loc, variance)
+    return some_value(input, x, y).of(loc, variance)
 
 
 @rule("addmm", on=Normal)
@@ -170,4 +183,5 @@ def baddbmm(
     Error: exact for independent elements
     Source: paper, eq. linear and "Product"
     """
-    return _sum_and_product(torch.baddbmm, input, batch1, batch2, beta, alpha)
+    result = _sum_and_product(torch.baddbmm, input, batch1, batch2, beta, alpha)
+    return result if is_random(input) else note_factors(result, batch1, batch2, alpha)

@@ -12,6 +12,7 @@ from momentprop.dispatch import rule
 from momentprop.functional.maximum import maximum_of
 from momentprop.kernels.fuse import Kernel, fused
 from momentprop.kernels.maximum import Method, larger, largest
+from momentprop.rules.expressions import follows
 from momentprop.values import Fitted, Normal
 from momentprop.values.moments import mean_of, variance_of
 
@@ -47,6 +48,7 @@ def maximum_over_dim(input: Normal, dim: int, method: Method | None = None, keep
 
 
 @rule("maximum", on=Normal)
+@follows(torch.maximum)
 def maximum(input: Normal | Tensor, other: Normal | Tensor) -> Normal:
     r"""Moments of the larger of two independent variables: $\sigma'^2 = \sigma_1^2 R(a) + \sigma_2^2 R(-a)$.
 
@@ -76,6 +78,7 @@ def max_with_covariance(input: Normal, other: Normal, covariance: Tensor | float
 
 
 @rule("minimum", on=Normal)
+@follows(torch.minimum)
 def minimum(input: Normal | Tensor, other: Normal | Tensor) -> Normal:
     r"""Moments of the smaller of two independent variables.
 

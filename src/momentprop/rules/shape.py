@@ -8,34 +8,50 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop.dispatch import rule
-from momentprop.values import Normal
+from momentprop.rules.weights import keep_note
+from momentprop.values import Certain, Normal
 from momentprop.values.moments import mean_of, variance_of
 
 VIEWS = """
     alias as_strided broadcast_to chunk contiguous cpu cuda detach diagonal double dsplit expand expand_as flatten float
     getitem half bfloat16 hsplit movedim narrow permute ravel reshape reshape_as requires_grad_ select split squeeze t
-    tensor_split to transpose type type_as unbind unflatten unsqueeze view view_as vsplit
+    tensor_split to transpose type_as unbind unflatten unsqueeze view view_as vsplit
 """.split()
 """Operations whose result may share memory with the value."""
 
 COPIES = """
-    clone flip fliplr flipud gather index_select masked_select repeat repeat_interleave roll rot90 take_along_dim tile
-    tril triu
+    clone diag diag_embed diagflat flip fliplr flipud gather index_select masked_select repeat repeat_interleave roll
+    rot90 take take_along_dim tile tril triu
 """.split()
+
+
+CONVERSIONS = "bfloat16 clone contiguous double float half to type type_as".split()
+"""Operations that leave every element in its place."""
 
 
 def _register_method(op: str, shares_memory: bool) -> None:
     name = "__getitem__" if op == "getitem" else op
 
-    def move(input: Normal, *args: Any, **kwargs: Any) -> Any:
+    def move(input: Normal | Tensor, *args: Any, **kwargs: Any) -> Any:
+        args = tuple(mean_of(argument) for argument in args)  # `x.type_as(value)` and the like
+        if not isinstance(input, Normal):
+            return getattr(input, name)(*args, **kwargs)
         result = input.each(lambda part: getattr(part, name)(*args, **kwargs))
         if shares_memory:
+            memory = input.memory or [0]
             for value in (input, *(result if isinstance(result, tuple) else (result,))):
-                value.aliased = True
-        return result
+                value.memory = memory
+        return _converted(result, input) if op in CONVERSIONS else result
 
     _document(move, op)
     rule(op, on=Normal)(move)
+
+
+def _converted(result: Normal, input: Normal) -> Normal:
+    """The same elements in another type, now remembering what they remember."""
+    if result.device == input.device:
+        result.remember(input.source)
+    return keep_note(result, input)  # type: ignore[no-any-return]
 
 
 def _register_function(op: str, function: Callable[..., Tensor]) -> None:
@@ -58,6 +74,20 @@ for _op in COPIES:
 _register_function("channel_shuffle", F.channel_shuffle)
 _register_function("pixel_shuffle", F.pixel_shuffle)
 _register_function("pixel_unshuffle", F.pixel_unshuffle)
+
+
+@rule("type", on=Normal)
+def type(input: Normal, dtype: Any = None, non_blocking: bool = False) -> Any:
+    r"""The value in another type, or the name of its type.
+
+    Error: exact
+    Source: definition
+    """
+    if dtype is None:
+        return input.loc.type()
+    result = input.each(lambda part: part.type(dtype, non_blocking=non_blocking))
+    input.memory = result.memory = input.memory or [0]  # type: ignore[misc]
+    return _converted(result, input)
 
 
 @rule("unfold", on=Normal)
@@ -101,6 +131,42 @@ def stack(tensors: Sequence[Normal | Tensor], dim: int = 0) -> Normal:
     return _join(torch.stack, tensors, dim)
 
 
+def _register_join(op: str) -> None:
+    function: Callable[..., Tensor] = getattr(torch, op)
+
+    def join(tensors: Sequence[Normal | Tensor]) -> Normal:
+        return _join(lambda parts, _: function(parts), tensors, 0)
+
+    join.__name__ = op
+    join.__doc__ = f"Values and plain tensors joined by `{op}`.\n\nError: exact\nSource: definition"
+    rule(op, on=Normal)(join)
+
+
+for _op in "hstack vstack dstack row_stack column_stack".split():
+    _register_join(_op)
+
+
+@rule("block_diag", on=Normal)
+def block_diag(*tensors: Normal | Tensor) -> Normal:
+    r"""Values and plain tensors along the diagonal of a matrix, among certain zeros.
+
+    Error: exact
+    Source: definition
+    """
+    return _join(lambda parts, _: torch.block_diag(*parts), tensors, 0)
+
+
+@rule("broadcast_tensors", on=Normal)
+def broadcast_tensors(*tensors: Normal | Tensor) -> tuple[Normal | Tensor, ...]:
+    r"""Values and plain tensors, each expanded to the shape they have in common.
+
+    Error: exact (copies of one element are treated as independent from then on)
+    Source: definition
+    """
+    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    return tuple(tensor.expand(shape) for tensor in tensors)  # type: ignore[union-attr]
+
+
 @rule("pad", on=Normal)
 def pad(input: Normal, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Normal:
     r"""A border around the elements: a constant is certain, a copied element brings its mean and variance.
@@ -135,6 +201,16 @@ def where(condition: Tensor, input: Normal | Tensor | float, other: Normal | Ten
     loc = torch.where(condition, mean_of(input), mean_of(other))
     variance = torch.where(condition, variance_of(input), variance_of(other))
     return value.of(loc, variance.to(loc.dtype))
+
+
+@rule("unflatten", on=Certain)
+def unflatten(input: Certain, dim: int, sizes: Sequence[int]) -> Certain:
+    r"""The tensor of the value, reshaped: by its own method, as compilers do not trace `torch.Tensor.unflatten`.
+
+    Error: exact
+    Source: definition
+    """
+    return input.of(input.loc.unflatten(dim, sizes))
 
 
 @rule("setitem", on=Normal)

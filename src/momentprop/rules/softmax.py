@@ -13,6 +13,7 @@ from momentprop.functional.posterior import PosteriorMethod
 from momentprop.kernels import softmax as kernels
 from momentprop.kernels.fuse import Kernel, Moments, fused
 from momentprop.rules.categorical import as_torch_lays_out, dim_of_classes
+from momentprop.rules.weights import note_softmax, scores_of, weights_of
 from momentprop.values import Categorical, Fitted, Logistic, Normal
 
 MOST_RACING = 1024
@@ -67,19 +68,36 @@ def softmax(input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: 
     By the race integral, $E\,p_y = \int F_y' \prod_{k\ne y} F_k\,dt$ with $F_k(t) = E\exp(-e^{X_k-t})$, and one like it
     for $E\,p_y^2$; see `kernels.softmax`. This is the softmax as a deterministic transform; the class posterior is
     `log_softmax`. In float32 the derivative of a variance by an input variance, a difference of second moments,
-    can be off by 4e-3.
+    can be off by 4e-3. Scores that are a matrix product with a random left factor, of which the noise is shared, go by
+    the closed form of `kernels.attention`, and the probabilities remember their scores: see `rules.weights`.
 
     Error: 1e-6 nats of $E\,p$ and 0.02 of $\sigma'$ for deviations up to 30, whatever the others; 2e-4 nats up to 1000
     Source: the Gumbel race; paper, "Connection to argmax"
     """
-    input = _converted(input, _stacklevel, dtype)
+    given, input = input, _converted(input, _stacklevel, dtype)
     axis = _dim(dim, input)
+    scores = scores_of(given, input.dtype) if axis in (-1, input.ndim - 1) else None
 
     def kernel(mean: Tensor, variance: Tensor) -> Moments:
         moments = kernels.softmax(mean.movedim(axis, -1), variance.movedim(axis, -1))
         return Moments(moments.mean.movedim(-1, axis), moments.variance.movedim(-1, axis))
 
-    return input.of(*fused(kernel, None, input.loc, input.variance))
+    if scores is not None and scores.shared is not None:
+        moments = [part.to(input.dtype) for part in weights_of(scores)]
+    else:
+        moments = list(fused(kernel, None, input.loc, input.variance))
+    result = input.of(*moments)
+    return result if scores is None else note_softmax(result, scores)
+
+
+@rule("softmin", on=Normal)
+def softmin(input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: torch.dtype | None = None) -> Normal:
+    r"""Moments of the softmax of the negatives.
+
+    Error: that of `softmax`
+    Source: as `softmax`
+    """
+    return softmax(-input, dim, _stacklevel, dtype)  # type: ignore[operator]
 
 
 @rule("log_softmax", on=Normal)

@@ -1,6 +1,7 @@
 r"""Rules for the operations of `momentprop.functional`: injected noise and stochastic binary units."""
 
 from collections.abc import Callable
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -12,11 +13,14 @@ from momentprop.dispatch import rule
 from momentprop.functional import noise as injected
 from momentprop.functional import units
 from momentprop.functional.units import LogisticMethod
-from momentprop.kernels.fuse import Kernel, Moments
+from momentprop.kernels.fuse import Kernel, Moments, fused
 from momentprop.kernels.logistic import bernoulli_logistic
 from momentprop.kernels.probit import bernoulli_probit
 from momentprop.kernels.tails import cdf
 from momentprop.values import Certain, Fitted, Logistic, Mean, Normal, Sample
+
+_logistic_bernoulli = unwrap(units.logistic_bernoulli)  # the operations as they are on plain tensors
+_probit_bernoulli = unwrap(units.probit_bernoulli)
 
 
 def _bernoulli(probability: Callable[[Tensor, Tensor], Tensor]) -> Kernel:
@@ -47,7 +51,8 @@ def logistic_bernoulli(input: Normal, method: LogisticMethod | None = None, trai
     if name not in _LOGISTIC_METHODS:
         raise ValueError(f"unknown method {name!r}; choose one of {', '.join(_LOGISTIC_METHODS)}")
     # AP2a and PEA do not tend to the logistic function at zero variance, and are not made to
-    return input.through(_LOGISTIC_METHODS[name], None if name in ("ap2a", "pea") else torch.sigmoid)
+    certain = None if name in ("ap2a", "pea") else torch.sigmoid
+    return input.of(*fused(_LOGISTIC_METHODS[name], certain, input.loc, input.variance))
 
 
 @rule("probit_bernoulli", on=Normal)
@@ -57,7 +62,7 @@ def probit_bernoulli(input: Normal, training: bool = True) -> Normal:
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: paper, "Probit" (printed as an approximation; for normal $X$ it is exact)
     """
-    return input.through(bernoulli_probit, cdf)
+    return input.of(*fused(bernoulli_probit, cdf, input.loc, input.variance))
 
 
 @rule("logistic_bernoulli", on=Mean)
@@ -67,7 +72,7 @@ def logistic_bernoulli_mean(input: Mean, method: LogisticMethod | None = None, t
     Error: exact
     Source: paper, AP1
     """
-    return input.of(units.logistic_bernoulli(input.loc, training=False))
+    return input.of(_logistic_bernoulli(input.loc, training=False))
 
 
 @rule("probit_bernoulli", on=Mean)
@@ -77,7 +82,7 @@ def probit_bernoulli_mean(input: Mean, training: bool = True) -> Mean:
     Error: exact
     Source: paper, AP1
     """
-    return input.of(units.probit_bernoulli(input.loc, training=False))
+    return input.of(_probit_bernoulli(input.loc, training=False))
 
 
 @rule("logistic_bernoulli", on=Sample)
@@ -87,7 +92,7 @@ def logistic_bernoulli_draw(input: Sample, method: LogisticMethod | None = None,
     Error: exact
     Source: paper, "Sigmoid Belief Networks"
     """
-    return input.of(units.logistic_bernoulli(input.loc, training=True))
+    return input.of(_logistic_bernoulli(input.loc, training=True))
 
 
 @rule("probit_bernoulli", on=Sample)
@@ -97,7 +102,7 @@ def probit_bernoulli_draw(input: Sample, training: bool = True) -> Sample:
     Error: exact
     Source: paper, "Probit"
     """
-    return input.of(units.probit_bernoulli(input.loc, training=True))
+    return input.of(_probit_bernoulli(input.loc, training=True))
 
 
 @rule("add_noise", on=Normal)
@@ -134,5 +139,5 @@ def _register_noise_on_certain(op: str, function: Callable[..., Tensor]) -> None
         rule(op, on=on)(noisy)
 
 
-_register_noise_on_certain("add_noise", injected.add_noise)
-_register_noise_on_certain("multiply_noise", injected.multiply_noise)
+_register_noise_on_certain("add_noise", unwrap(injected.add_noise))
+_register_noise_on_certain("multiply_noise", unwrap(injected.multiply_noise))

@@ -1,0 +1,43 @@
+r"""Plain tensors made after a value's shape, type and device, and questions about its elements."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentprop.dispatch import rule
+from momentprop.values import Categorical, Normal
+
+
+def _register_plain(op: str, function: Callable[..., Tensor]) -> None:
+    def create(input: Normal | Categorical, *args: Any, **kwargs: Any) -> Tensor:
+        first: Tensor = getattr(input, input.components[0])
+        return function(first, *args, **kwargs)
+
+    create.__name__ = op
+    create.__doc__ = f"A plain tensor by `{op}`, of the value's type and device.\n\nError: exact\nSource: definition"
+    for kind in (Normal, Categorical):
+        rule(op, on=kind)(create)
+
+
+for _op in "zeros ones empty full rand randn randint".split():
+    _register_plain(f"{_op}_like", getattr(torch, f"{_op}_like"))
+for _op in "zeros ones empty full tensor empty_strided".split():
+    _register_plain(f"new_{_op}", getattr(Tensor, f"new_{_op}"))
+
+
+def _register_question(op: str, combine: Callable[[Tensor, Tensor], Tensor]) -> None:
+    function: Callable[[Tensor], Tensor] = getattr(torch, op)
+
+    def ask(input: Normal) -> Tensor:
+        return combine(function(input.loc), function(input.variance))
+
+    ask.__name__ = op
+    ask.__doc__ = f"The answer of `{op}` for mean and variance together.\n\nError: exact\nSource: definition"
+    rule(op, on=Normal)(ask)
+
+
+_register_question("isnan", torch.logical_or)
+_register_question("isinf", torch.logical_or)
+_register_question("isfinite", torch.logical_and)

@@ -1,0 +1,75 @@
+r"""Expressions of one value, whose parts are not independent.
+
+The factorized approximation takes the inputs of an operation as independent. In `x * torch.sigmoid(x)` they are not:
+both are functions of `x`. A value made by an elementwise operation therefore remembers its *origin*, the value it is a
+function of and the function. A sum, difference, product, quotient or maximum of two values of one origin is evaluated
+as one function of that origin, by quadrature:
+
+>>> import torch, momentprop
+>>> x = momentprop.Normal(torch.tensor([0.5]), 1.0)
+>>> x - torch.tanh(x)
+Normal(loc=tensor([0.2045]),
+       variance=tensor([0.2267]))
+>>> torch.nn.functional.tanhshrink(x)
+Normal(loc=tensor([0.2045]),
+       variance=tensor([0.2267]))
+
+Only elementwise operations are followed. What mixes elements (a linear layer, an average, a softmax) starts anew.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from momentprop.kernels.fuse import fused
+from momentprop.kernels.quadrature import quadrature
+from momentprop.values import Normal
+from momentprop.values.origin import Function, Origin, combined
+
+Apply = TypeVar("Apply", bound=Callable[..., Any])
+
+
+def follows(function: Function) -> Callable[[Apply], Apply]:
+    r"""Make the rule of an elementwise `function` follow the origin of its arguments.
+
+    Where several arguments are functions of one base, the rule, which takes them as independent, gives way to the
+    quadrature of the whole expression; otherwise it only hands the origin on.
+    """
+
+    def decorate(apply: Apply) -> Apply:
+        @functools.wraps(apply)
+        def followed(*args: Any, **kwargs: Any) -> Any:
+            values = [argument for argument in args if isinstance(argument, Normal)]
+            origin = _origin(function, args, kwargs) if values else None
+            if origin is not None and any(value is not values[0] for value in values):
+                return _evaluated(origin, values)
+            result = apply(*args, **kwargs)
+            if origin is not None and result is not values[0] and result.shape == origin.loc.shape:
+                result.remember(origin)
+            return result
+
+        return followed  # type: ignore[return-value]
+
+    return decorate
+
+
+def _origin(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Origin | None:
+    if any(isinstance(argument, Tensor | Normal) for argument in kwargs.values()):
+        return None
+    operands = [argument.source if isinstance(argument, Normal) else argument for argument in args]
+    return combined(functools.partial(function, **kwargs) if kwargs else function, operands)
+
+
+def _evaluated(origin: Origin, values: list[Normal]) -> Normal:
+    def plain(element: Tensor) -> Tensor:
+        return origin.function(element, *origin.parameters)
+
+    kernel = quadrature(origin.function, quick=True)
+    mean, variance = fused(kernel, plain, origin.loc, origin.variance, *origin.parameters)
+    dtype = functools.reduce(torch.promote_types, (value.dtype for value in values))
+    result = values[0].of(mean.to(dtype), variance.to(dtype))
+    result.remember(origin)
+    return result

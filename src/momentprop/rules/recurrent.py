@@ -1,0 +1,211 @@
+r"""Recurrent networks by their cell equations: RNN, LSTM and GRU, whole networks and single cells.
+
+A network is unrolled in time and each cell is made of the other rules: affine maps, logistic and hyperbolic units and
+products of independent factors. What is ignored is what every chain of rules ignores: gates and states share their
+inputs, and one weight acts at every step. A plain input with a random state, or the other way round, is fine.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from momentprop.dispatch import rule
+from momentprop.values import Mean, Normal
+
+Random = Any  # a value or a plain tensor
+State = tuple[Random, ...]  # the hidden state and, of an LSTM, the cell
+
+
+class _Weights(NamedTuple):
+    """The parameters of one cell."""
+
+    input: Random
+    hidden: Random
+    input_bias: Random = None
+    hidden_bias: Random = None
+    projection: Random = None
+
+    def of_hidden(self, state: State) -> Random:
+        return F.linear(state[0], self.hidden, self.hidden_bias)
+
+
+Step = Callable[[Random, State, _Weights], State]
+"""The next state from the projected input, the state and the weights."""
+
+
+def _rnn_step(nonlinearity: Callable[[Random], Random]) -> Step:
+    return lambda projected, state, weights: (nonlinearity(projected + weights.of_hidden(state)),)
+
+
+def _lstm_step(projected: Random, state: State, weights: _Weights) -> State:
+    enter, forget, new, leave = (projected + weights.of_hidden(state)).chunk(4, -1)
+    enter, forget, leave = torch.sigmoid(torch.cat([enter, forget, leave], -1)).chunk(3, -1)
+    cell = forget * state[1] + enter * torch.tanh(new)
+    hidden = leave * torch.tanh(cell)
+    return hidden if weights.projection is None else F.linear(hidden, weights.projection), cell
+
+
+def _gru_step(projected: Random, state: State, weights: _Weights) -> State:
+    size = state[0].shape[-1]
+    hidden = weights.of_hidden(state)
+    reset, keep = torch.sigmoid(projected[..., : 2 * size] + hidden[..., : 2 * size]).chunk(2, -1)
+    candidate = torch.tanh(projected[..., 2 * size :] + reset * hidden[..., 2 * size :])
+    return (torch.lerp(candidate, state[0], keep),)
+
+
+_STEPS: dict[str, Step] = {
+    "lstm": _lstm_step,
+    "gru": _gru_step,
+    "rnn_tanh": _rnn_step(torch.tanh),
+    "rnn_relu": _rnn_step(torch.relu),
+}
+
+
+class _Network(NamedTuple):
+    """What torch passes to a recurrent network, after the input and the first state."""
+
+    params: Sequence[Random]
+    has_biases: bool
+    num_layers: int
+    dropout: float
+    train: bool
+    bidirectional: bool
+
+    def weights(self, with_projection: bool) -> list[_Weights]:
+        """The parameters, cell by cell: layers one after the other, each in both directions."""
+        count = (4 if self.has_biases else 2) + with_projection
+        cells = [self.params[i : i + count] for i in range(0, len(self.params), count)]
+        without_biases = [] if self.has_biases else [None, None]
+        return [_Weights(*cell[:2], *without_biases, *cell[2:]) for cell in cells]
+
+    def run(self, step: Step, inputs: Random, lengths: list[int], first: State) -> tuple[Random, list[State]]:
+        """The outputs and the last states, for inputs whose rows are those of step 1, then of step 2 and so on."""
+        cells = self.weights(with_projection=len(first) == 2 and first[0].shape[-1] != first[1].shape[-1])
+        directions = 2 if self.bidirectional else 1
+        last = []
+        for layer in range(self.num_layers):
+            if layer > 0:
+                inputs = F.dropout(inputs, self.dropout, self.train)
+            outputs = []
+            for cell in range(layer * directions, (layer + 1) * directions):
+                state = tuple(part[cell] for part in first)
+                backward = cell % directions == 1
+                output, state = _unrolled(step, inputs, lengths, state, cells[cell], backward)
+                outputs.append(output)
+                last.append(state)
+            inputs = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
+        return inputs, last
+
+
+def _unrolled(
+    step: Step, inputs: Random, lengths: list[int], state: State, weights: _Weights, backward: bool
+) -> tuple[Random, State]:
+    """One cell over all steps; `lengths` are the rows of each step, the first of the batch."""
+    projected = F.linear(inputs, weights.input, weights.input_bias).split(lengths)
+    outputs = [None] * len(lengths)
+    for t in range(len(lengths))[:: -1 if backward else 1]:
+        rows = lengths[t]
+        if rows == state[0].shape[0]:
+            state = step(projected[t], state, weights)
+            outputs[t] = state[0]
+        else:  # sequences of different length: those that are not running keep their state
+            running = step(projected[t], tuple(part[:rows] for part in state), weights)
+            outputs[t] = running[0]
+            state = tuple(torch.cat([new, old[rows:]]) for new, old in zip(running, state, strict=True))
+    return torch.cat(outputs), state  # type: ignore[arg-type]
+
+
+def _propagated(op: str, input: Random, *args: Any) -> tuple[Random, ...]:
+    packed = isinstance(args[0], Tensor) and not args[0].is_floating_point()
+    hx, network = (args[1], _Network(*args[2:])) if packed else (args[0], _Network(*args[1:-1]))
+    first = tuple(hx) if op == "lstm" else (hx,)
+    if packed:
+        outputs, last = network.run(_STEPS[op], input, args[0].tolist(), first)
+    else:
+        by_time = input.transpose(0, 1) if args[-1] else input
+        steps, batch = by_time.shape[:2]
+        outputs, last = network.run(_STEPS[op], by_time.reshape(steps * batch, -1), [batch] * steps, first)
+        outputs = outputs.unflatten(0, (steps, batch))
+        outputs = outputs.transpose(0, 1) if args[-1] else outputs
+    return outputs, *(torch.stack(list(parts)) for parts in zip(*last, strict=True))
+
+
+_CELL = {
+    "lstm": r"$c' = S(f)c + S(i)\tanh g$ and $h' = S(o)\tanh c'$",
+    "gru": r"$h' = n + Z(h - n)$ with $n = \tanh(x_n + S(r)h_n)$ and $Z = S(z)$",
+    "rnn_tanh": r"$h' = \tanh(Wx + Uh + b)$",
+    "rnn_relu": r"$h' = \max(0, Wx + Uh + b)$",
+}
+
+
+def _register(op: str) -> None:
+    def network(input: Random, *args: Any) -> Any:
+        return _propagated(op, input, *args)
+
+    network.__name__ = op
+    network.__doc__ = rf"""Moments of the network with the cell {_CELL[op]}, unrolled in time.
+
+    Layers, both directions, projections, dropout between layers (as noise, in training) and packed sequences, as torch.
+
+    Error: that of the cell's units, for gates and states taken as independent
+    Source: definition of the cell
+    """
+    rule(op, on=Normal)(network)
+
+    def network_mean(input: Any, *args: Any) -> Any:
+        is_packed = isinstance(args[0], Tensor) and not args[0].is_floating_point()
+        train = 6 if is_packed else 5
+        return Mean.without_rule(getattr(torch, op), (input, *args[:train], False, *args[train + 1 :]), {})
+
+    network_mean.__name__ = f"{op}_mean"
+    network_mean.__doc__ = "The network without dropout.\n\nError: exact\nSource: paper, AP1"
+    rule(op, on=Mean)(network_mean)
+
+    def cell(input: Random, hx: Random, w_ih: Random, w_hh: Random, b_ih: Random = None, b_hh: Random = None) -> Any:
+        weights = _Weights(w_ih, w_hh, b_ih, b_hh)
+        state = _STEPS[op](F.linear(input, w_ih, b_ih), tuple(hx) if op == "lstm" else (hx,), weights)
+        return state if op == "lstm" else state[0]
+
+    cell.__name__ = f"{op}_cell"
+    cell.__doc__ = rf"""Moments of one step: {_CELL[op]}.
+
+    Error: that of the cell's units, for gates and states taken as independent
+    Source: definition of the cell
+    """
+    rule(f"{op}_cell", on=Normal)(cell)
+
+
+for _op in _STEPS:
+    _register(_op)
+
+
+@rule("_pack_padded_sequence", on=Normal)
+def _pack_padded_sequence(input: Normal, lengths: Tensor, batch_first: bool) -> tuple[Normal, Tensor]:
+    r"""The rows of sequences of different length, step by step, as `pack_padded_sequence` lays them out.
+
+    Error: exact
+    Source: definition
+    """
+    (loc, sizes), (variance, _) = (
+        torch._pack_padded_sequence(part, lengths, batch_first) for part in (input.loc, input.variance)
+    )
+    return input.of(loc, variance), sizes
+
+
+@rule("_pad_packed_sequence", on=Normal)
+def _pad_packed_sequence(
+    data: Normal, batch_sizes: Tensor, batch_first: bool, padding_value: float, total_length: int
+) -> tuple[Normal, Tensor]:
+    r"""Sequences of different length in one tensor, where the padding is certain.
+
+    Error: exact
+    Source: definition
+    """
+    (loc, lengths), (variance, _) = (
+        torch._pad_packed_sequence(part, batch_sizes, batch_first, padding, total_length)
+        for part, padding in ((data.loc, padding_value), (data.variance, 0.0))
+    )
+    return data.of(loc, variance), lengths

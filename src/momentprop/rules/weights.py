@@ -1,0 +1,180 @@
+r"""Attention written out: scores that remember their query and key, and a softmax that remembers its scores.
+
+The elements of `softmax(query @ key.mT)` are anything but independent. They sum to one, and the noise of a query moves
+all of its scores together. So a matrix product notes its factors, the softmax of it notes the scores, and its product
+with values is then not a sum of independent terms but `kernels.attention.mixture`. Scaling the scores, adding a mask
+and any other elementwise operation in between are followed as `values.origin` follows them; dropout, copies and
+conversions of the weights keep the note. Everything else, an in-place operation included, forgets it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from momentprop.kernels.attention import Scores, Weights, mixture, scores, weights
+from momentprop.kernels.fuse import Moments, differentiable
+from momentprop.kernels.slope import slope
+from momentprop.values import Normal
+from momentprop.values.moments import is_random, mean_of, variance_of
+from momentprop.values.origin import writes_to
+
+_MOST = 1 << 24  # elements of the largest intermediate result, above which a batch is cut into pieces
+
+
+class Product(NamedTuple):
+    """The factors of a matrix product `query @ key`, where the key is `(..., features, keys)`."""
+
+    query: Tensor
+    query_variance: Tensor
+    key: Tensor
+    key_variance: Tensor | None
+    gain: float
+    memory: tuple[tuple[list[int], int], ...]  # the counts of writes to factors that have views, and what they were
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no factor was overwritten since."""
+        return all(count[0] == writes for count, writes in self.memory)
+
+
+class Attending(NamedTuple):
+    """What a softmax remembers: its scores, its moments, and the probability with which a weight was dropped since."""
+
+    scores: Scores
+    weights: Weights
+    dropout: float = 0.0
+
+
+class Note(NamedTuple):
+    """What was noted on a value, valid as long as its components are these."""
+
+    content: Product | Attending
+    loc: Tensor
+    variance: Tensor
+    writes: int
+
+
+def _write(value: Normal, content: Product | Attending) -> None:
+    value.note = Note(content, value.loc, value.variance, writes_to(value))  # type: ignore[misc]
+
+
+def _read(value: Any) -> Product | Attending | None:
+    note: Note | None = value.note if isinstance(value, Normal) else None
+    if note is None or note.loc is not value.loc or note.variance is not value.variance:
+        return None
+    return note.content if note.writes == writes_to(value) else None
+
+
+def note_factors(result: Normal, query: Normal | Tensor, key: Normal | Tensor, gain: float = 1.0) -> Normal:
+    """The product of a random `query` with `key`, now remembering them."""
+    if isinstance(query, Normal) and query.ndim > 1 and key.ndim > 1:
+        memory = tuple(
+            (factor.memory, factor.memory[0]) for factor in (query, key) if isinstance(factor, Normal) and factor.memory
+        )
+        variance = variance_of(key) if is_random(key) else None
+        _write(result, Product(query.loc, query.variance, mean_of(key), variance, gain, memory))
+    return result
+
+
+def scores_of(value: Normal, dtype: torch.dtype) -> Scores:
+    """A value as scores along its last dimension, of the given type or float32 in place of half precision."""
+    dtype = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    origin = value.source
+    product = _read(origin.base) if origin.base.loc is origin.loc else None  # type: ignore[attr-defined]
+    mean = value.loc.to(dtype)
+    if not isinstance(product, Product) or not product.is_current or value.ndim < 2:
+        return Scores(mean, value.variance.to(dtype))
+    gain: Tensor | float = product.gain
+    if origin.operations > 0:
+        gain = gain * slope(lambda x: origin.function(x, *origin.parameters), origin.loc).to(dtype)
+    key_variance = None if product.key_variance is None else product.key_variance.mT.to(dtype)
+    return scores(
+        mean, product.query.to(dtype), product.query_variance.to(dtype), product.key.mT.to(dtype), key_variance, gain
+    )
+
+
+def weights_of(scores: Scores) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the softmax of scores with shared noise, in a closed form."""
+
+    def kernel(mean: Tensor, shared: Tensor, private: Tensor | None = None) -> Moments:
+        return Moments(*weights(Scores(mean, private, shared)))
+
+    given = (scores.mean, scores.shared, scores.private)
+    return differentiable(kernel, *(part for part in given if part is not None))
+
+
+def note_softmax(result: Normal, scores: Scores) -> Normal:
+    """The softmax of `scores`, now remembering them."""
+    _write(result, Attending(scores, Weights(result.loc, result.variance)))
+    return result
+
+
+def keep_note(result: Any, value: Normal, dropout: float = 0.0) -> Any:
+    """A copy, a conversion or the dropout of attention weights, now remembering what they remember."""
+    content = _read(value)
+    if isinstance(content, Attending) and result.device == value.device:
+        dropped = 1 - (1 - content.dropout) * (1 - dropout)
+        _write(result, Attending(content.scores, content.weights, dropped))
+    return result
+
+
+def attended(weights: Normal | Tensor, value: Normal | Tensor) -> Normal | None:
+    """The product of attention weights with `value`, or None for a left factor that is nothing of the kind."""
+    content = _read(weights)
+    if not isinstance(content, Attending) or value.ndim < 2:
+        return None
+    assert isinstance(weights, Normal)
+    wide = content.scores.mean.dtype
+    given = {
+        **content.scores._asdict(),
+        "average": content.weights.mean,
+        "spread": content.weights.variance,
+        "value": mean_of(value),
+        "value_variance": variance_of(value) if is_random(value) else None,
+    }
+
+    def kernel(average: Tensor, spread: Tensor, value: Tensor, value_variance: Tensor | None, **given: Any) -> Moments:
+        return Moments(*mixture(Scores(**given), Weights(average, spread), value, value_variance, content.dropout))
+
+    mean, variance = in_pieces(kernel, given, wide)
+    result = torch.promote_types(weights.dtype, value.dtype)
+    return weights.of(mean.to(result), variance.to(result))
+
+
+def in_pieces(kernel: Callable[..., Moments], given: dict[str, Any], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Run an attention kernel on tensors, None and numbers by name, in pieces of a batch that is too large for one.
+
+    Half precision and autocast are set aside inside: variances are sums of terms that nearly cancel.
+    """
+    tensors = {name: part.to(dtype) for name, part in given.items() if isinstance(part, Tensor)}
+    others = {name: part for name, part in given.items() if not isinstance(part, Tensor)}
+    device = tensors["value"].device.type
+
+    def run(*parts: Tensor) -> Moments:
+        with torch.autocast(device, enabled=False):
+            return kernel(**dict(zip(tensors, parts, strict=True)), **others)
+
+    pieces = [tuple(tensors.values())] if torch.compiler.is_compiling() else _pieces(tensors)
+    found = [differentiable(run, *piece) for piece in pieces]
+    return found[0] if len(found) == 1 else (torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found]))
+
+
+def _pieces(tensors: dict[str, Tensor]) -> list[tuple[Tensor, ...]]:
+    parts = tuple(tensors.values())
+    dims = max(part.ndim for part in parts)
+    batch = max(part.shape[0] for part in parts if part.ndim == dims)
+    keys, features = tensors["value"].shape[-2:]
+    lanes = max(part.shape[:-2].numel() for part in parts)
+    rows = max(part.shape[-2] for part in parts)
+    pairs = features * tensors["query_variance"].shape[-1] if "query_variance" in tensors else 0
+    size = batch * _MOST // max(lanes * rows * max(keys, pairs), 1)
+    if dims < 3 or size >= batch:
+        return [parts]
+    size = max(size, 1)
+
+    def cut(part: Tensor, start: int) -> Tensor:
+        return part[start : start + size] if part.ndim == dims and part.shape[0] == batch else part
+
+    return [tuple(cut(part, start) for part in parts) for start in range(0, batch, size)]

@@ -1,14 +1,19 @@
 """momentprop carries the mean and the variance of every unit through a network, in one forward pass."""
 
+from momentprop import dynamo_gaps as _dynamo_gaps  # noqa: F401 (for what it repairs)
 from momentprop import functional as functional
 from momentprop import paper as paper
 from momentprop import rules as rules
+from momentprop import torch_gaps as _torch_gaps  # noqa: F401 (for the warnings it installs)
 from momentprop.dispatch import MissingRule as MissingRule
 from momentprop.dispatch import operation as operation
 from momentprop.dispatch import rule as rule
 from momentprop.elementwise import elementwise as elementwise
+from momentprop.export import AsTensors as AsTensors
 from momentprop.model_change import ModelChangeWarning as ModelChangeWarning
+from momentprop.propagate import propagate as propagate
 from momentprop.values import Categorical as Categorical
+from momentprop.values import Estimate as Estimate
 from momentprop.values import Fitted as Fitted
 from momentprop.values import Logistic as Logistic
 from momentprop.values import Mean as Mean

@@ -1,0 +1,140 @@
+r"""Streams of draws and their running moments.
+
+Moments are accumulated in float64 by the pairwise update of central moments, so that neither many draws nor a large
+mean lose digits, and no draw is kept.
+"""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from momentprop.values import Estimate
+
+MEMORY = 2**29
+"""Draws are made together as long as the tensors of their operations take less than this many bytes."""
+
+Draw = Callable[[], Sequence[Tensor]]
+"""Makes one draw of several tensors."""
+
+
+class Moments:
+    r"""Running central moments $M_k = \sum_i (x_i - \bar x)^k$ up to the fourth, which gives the variance its error."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean: Tensor = torch.zeros(())
+        self.powers: tuple[Tensor, Tensor, Tensor] = (self.mean, self.mean, self.mean)  # M2, M3, M4
+
+    def add(self, draws: Tensor) -> None:
+        """Take up draws stacked along the first dimension."""
+        draws = draws.double()
+        n, m = self.count, draws.shape[0]
+        mean = draws.mean(0)
+        centred = draws - mean
+        square = centred * centred
+        a2, a3, a4 = square.sum(0), (square * centred).sum(0), (square * square).sum(0)
+        if n:
+            b2, b3, b4 = self.powers
+            total, d = n + m, mean - self.mean
+            mean = self.mean + d * (m / total)
+            # with the old ones weighing n and the new ones m
+            a4 = (
+                (a4 + b4 + d**4 * (n * m * (n * n - n * m + m * m) / total**3))
+                + 6 * d * d * (n * n * a2 + m * m * b2) / total**2
+                + 4 * d * (n * a3 - m * b3) / total
+            )
+            a3 = a3 + b3 + d**3 * (n * m * (n - m) / total**2) + 3 * d * (n * a2 - m * b2) / total
+            a2 = a2 + b2 + d * d * (n * m / total)
+        self.count, self.mean, self.powers = n + m, mean, (a2, a3, a4)
+
+    def estimate(self, dtype: torch.dtype) -> Estimate:
+        r"""Mean, unbiased variance and their standard errors.
+
+        The error of the variance is $\sqrt{(\mu_4 - \sigma^4(n-3)/(n-1))/n}$ with the fourth central moment $\mu_4$.
+        """
+        n = self.count
+        variance = self.powers[0] / (n - 1)
+        of_variance = (self.powers[2] / n - variance**2 * ((n - 3) / (n - 1))).clamp(min=0.0) / n
+        parts = (self.mean, variance, (variance / n).sqrt(), of_variance.sqrt())
+        return Estimate.of(*(part.to(dtype) for part in parts))
+
+
+class _Bytes(TorchFunctionMode):
+    """Counts the bytes of all tensors that operations make."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        made = getattr(result, "loc", result)
+        self.total += made.nbytes if isinstance(made, Tensor) else 0
+        return result
+
+
+def stream(draw: Draw, samples: int, *, together: bool = True, title: str = "sampling") -> list[Estimate]:
+    """Estimate the moments of `draw`'s tensors from a number of draws.
+
+    Where `together` allows it and torch can, several draws are made at once by `vmap`, within `MEMORY`.
+    """
+    with torch.no_grad(), progress(samples, title) as bar:
+        with _Bytes() as counted:
+            first = draw()
+        moments = [Moments() for _ in first]
+        _take_up(moments, [tensor.unsqueeze(0) for tensor in first])
+        bar.update(1)
+        done, chunk = 1, MEMORY // max(counted.total, 1) if together and first else 1
+        while done < samples:
+            chunk = min(chunk, samples - done)
+            draws = _several(draw, chunk) if chunk > 1 else None
+            if draws is None:
+                chunk, draws = 1, [tensor.unsqueeze(0) for tensor in draw()]
+            _take_up(moments, draws)
+            bar.update(chunk)
+            done += chunk
+    dtypes = [torch.promote_types(tensor.dtype, torch.float32) for tensor in first]
+    return [moment.estimate(dtype) for moment, dtype in zip(moments, dtypes, strict=True)]
+
+
+def _several(draw: Draw, count: int) -> Sequence[Tensor] | None:
+    """Independent draws, stacked, or None where the model does something that `vmap` cannot do for many at once."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about operations that it does one by one
+            return torch.func.vmap(lambda _: tuple(draw()), randomness="different")(torch.arange(count))
+    except Exception:  # a single draw worked, so this is no error of the model
+        return None
+
+
+def _take_up(moments: Sequence[Moments], draws: Sequence[Tensor]) -> None:
+    for moment, drawn in zip(moments, draws, strict=True):
+        moment.add(drawn)
+
+
+def progress(total: int, title: str) -> Any:
+    """A progress bar that shows itself, on a terminal, once the work has taken two seconds."""
+    try:
+        from tqdm.auto import tqdm  # type: ignore[import-untyped]
+    except ImportError:
+        return _NoBar()
+    return tqdm(total=total, desc=title, delay=2.0, leave=False, disable=None)
+
+
+class _NoBar(contextlib.nullcontext["_NoBar"]):
+    def __enter__(self) -> "_NoBar":
+        return self
+
+    def update(self, count: int) -> None:
+        """Show nothing."""

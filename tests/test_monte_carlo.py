@@ -1,0 +1,59 @@
+"""Running moments lose nothing, whatever the chunks and however large the mean."""
+
+import pytest
+import torch
+
+from momentprop import monte_carlo
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e6])
+@pytest.mark.parametrize("chunks", [[1000], [1, 999], [1] * 10 + [490, 500], [333, 333, 334]])
+def test_moments_do_not_depend_on_the_chunks(chunks, shift):
+    torch.manual_seed(0)
+    draws = torch.distributions.Exponential(1.0).sample((1000, 3)).double() + shift
+    moments = monte_carlo.Moments()
+    for chunk in draws.split(chunks):
+        moments.add(chunk)
+    centred = draws - draws.mean(0)
+    torch.testing.assert_close(moments.mean, draws.mean(0))
+    for power, found in zip((2, 3, 4), moments.powers, strict=True):
+        torch.testing.assert_close(found, (centred**power).sum(0), rtol=1e-6, atol=0)
+
+
+def test_the_error_of_the_variance_knows_the_fourth_moment():
+    torch.manual_seed(0)
+    runs = torch.distributions.Exponential(1.0).sample((2000, 500))
+    estimates = []
+    for run in runs[:200]:
+        moments = monte_carlo.Moments()
+        moments.add(run)
+        estimates.append(moments.estimate(torch.float64))
+    stated = torch.stack([estimate.variance_error for estimate in estimates]).mean()
+    spread = runs.double().var(1).std()
+    assert stated / spread == pytest.approx(1.0, abs=0.1)
+
+
+def test_draws_are_made_within_the_memory(monkeypatch):
+    sizes = []
+    add = monte_carlo.Moments.add
+    monkeypatch.setattr(monte_carlo.Moments, "add", lambda self, draws: (sizes.append(len(draws)), add(self, draws)))
+    monkeypatch.setattr(monte_carlo, "MEMORY", 4 * 1000 * 4 * 10)
+    monte_carlo.stream(lambda: [torch.randn(1000).exp().exp().exp()], 25)
+    assert sizes == [1, 10, 10, 4]
+
+
+def test_an_estimate_is_a_result_only():
+    (estimate,) = monte_carlo.stream(lambda: [torch.randn(3)], 10)
+    low, high = estimate.interval(0.5)
+    torch.testing.assert_close(high - low, 2 * 0.6744897501960817 * estimate.stddev)
+    with pytest.raises(NotImplementedError, match="no Estimate rule for 'relu'"):
+        torch.relu(estimate)
+
+
+def test_a_progress_bar_works_with_and_without_tqdm(monkeypatch):
+    for modules in ({}, {"tqdm.auto": None}):
+        with monkeypatch.context() as patched:
+            for name, module in modules.items():
+                patched.setitem(__import__("sys").modules, name, module)
+            with monte_carlo.progress(3, "counting") as bar:
+                bar.update(3)

@@ -9,5 +9,6 @@ _TORCHS_OWN = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Ignore what torch warns of that nobody can change."""
     for line in _TORCHS_OWN:
         config.addinivalue_line("filterwarnings", line)

@@ -176,7 +176,8 @@ def test_a_variance_below_eps_has_a_gradient_as_in_torch() -> None:
 def test_a_loss_compiles_to_the_same_value(name: str) -> None:
     torch.compiler.reset()
     compiled = torch.compile(OPTIONS[name], fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(Normal(MEAN, VARIANCE)), OPTIONS[name](Normal(MEAN, VARIANCE)))
+    x = Normal(MEAN, VARIANCE / 10)  # the logarithm of a Poisson rate warns of larger ones
+    torch.testing.assert_close(compiled(x), OPTIONS[name](x))
 
 
 def test_a_gaussian_loss_compiles_although_the_plain_one_looks_at_its_data() -> None:

@@ -55,11 +55,12 @@ class Moments:
     def estimate(self, dtype: torch.dtype) -> Estimate:
         r"""Mean, unbiased variance and their standard errors.
 
-        The error of the variance is $\sqrt{(\mu_4 - \sigma^4(n-3)/(n-1))/n}$ with the fourth central moment $\mu_4$.
+        The error of the variance is $\sqrt{(\mu_4 - \sigma^4(n-3)/(n-1))/n}$, with the fourth central moment $\mu_4$
+        and the variance $\sigma^2$ of the draws as they are: with the unbiased one, a fair coin's would have no error.
         """
         n = self.count
         variance = self.powers[0] / (n - 1)
-        of_variance = (self.powers[2] / n - variance**2 * ((n - 3) / (n - 1))).clamp(min=0.0) / n
+        of_variance = (self.powers[2] / n - (self.powers[0] / n) ** 2 * ((n - 3) / (n - 1))).clamp(min=0.0) / n
         parts = (self.mean, variance, (variance / n).sqrt(), of_variance.sqrt())
         return Estimate.of(*(part.to(dtype) for part in parts))
 

@@ -232,8 +232,15 @@ EXAMPLES: dict[str, Example] = {
     # noise and stochastic units
     "add_noise": Example(lambda x: functional.add_noise(x, Laplace(0.5, 0.1, validate_args=False))),
     "multiply_noise": Example(lambda x: functional.multiply_noise(x, Laplace(1.0, 0.1, validate_args=False))),
-    "logistic_bernoulli": Example(functional.logistic_bernoulli),
-    "probit_bernoulli": Example(functional.probit_bernoulli),
+    "stochastic_binary": Example(
+        lambda x: [functional.stochastic_binary(x, n, low=-1.0) for n in ("logistic", Laplace(0.5, 2.0), "gumbel")]
+    ),
+    "binary_step": Example(lambda x: functional.binary_step(x, low=-1.0)),
+    "noisy_activation": Example(
+        lambda x: [functional.noisy_activation(x, torch.relu, noise) for noise in ("normal", "logistic", "laplace")]
+    ),
+    "gumbel_argmax": Example(functional.gumbel_argmax),
+    "linear_posterior": Example(lambda x: functional.linear_posterior(x, constant(5, 6), constant(5))),
     "dropout": Example(lambda x: F.dropout(x, 0.3)),
     "dropout1d": Example(lambda x: F.dropout1d(x, 0.3), LINE),
     "dropout2d": Example(lambda x: F.dropout2d(x, 0.3), IMAGE),

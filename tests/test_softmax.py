@@ -449,8 +449,9 @@ def test_each_family_has_its_own_posterior() -> None:
         x = family(mean, variance)
         assert torch.equal(F.log_softmax(x, -1).logits, _log_q(method)(mean, variance))
         assert type(F.softmax(x, -1)) is family
+    assert torch.equal(functional.class_posterior(Mean(mean)).logits, mean.log_softmax(-1))
+    assert torch.equal(functional.class_posterior(Sample(mean)).loc, mean.softmax(-1))  # to be averaged over draws
     for family in (Mean, Sample):
-        assert torch.equal(functional.class_posterior(family(mean)).logits, mean.log_softmax(-1))
         assert torch.equal(F.log_softmax(family(mean), -1).loc, mean.log_softmax(-1))
     assert torch.equal(functional.class_posterior(mean, 0).logits, mean.T.log_softmax(-1))
     with pytest.raises(ValueError, match="unknown method 'probit' for a posterior; choose one of race, fast, normal"):

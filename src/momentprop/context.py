@@ -1,6 +1,7 @@
 """What is running: a `propagate` call, as the operations inside it see it."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ class Context(TorchFunctionMode):
     """A mode that sees every torch operation while it is entered, and what the dispatcher asks of it."""
 
     fallback: Fallback | None = None
+    suspended: bool = False  # then operations on values find their rules as if there were no context
 
     def on_plain(
         self, function: Callable[..., Any], body: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -29,3 +31,17 @@ def current() -> Context | None:
         if isinstance(mode, Context):
             return mode
     return None
+
+
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """Let rules use values of a type of their own, which the context would make values of its type."""
+    context = current()
+    if context is None or context.suspended:
+        yield
+        return
+    context.suspended = True
+    try:
+        yield
+    finally:
+        context.suspended = False

@@ -1,7 +1,7 @@
-"""Distributions that `torch.distributions` lacks."""
+"""Distributions that `torch.distributions` lacks, or that it cannot copy."""
 
 import math
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -10,14 +10,11 @@ from torch.distributions.utils import broadcast_all
 
 LOGISTIC_VARIANCE = math.pi**2 / 3
 r"""Variance of the standard logistic distribution, the paper's $\sigma_S^2$."""
+_EULER = 0.5772156649015329  # the mean of the standard Gumbel distribution
 
 
-class LogisticDistribution(Distribution):
-    r"""The logistic distribution, with distribution function $S((x - \mathrm{loc})/\mathrm{scale})$.
-
-    >>> LogisticDistribution(torch.tensor(1.0), torch.tensor(2.0)).cdf(torch.tensor(1.0))
-    tensor(0.5000)
-    """
+class _LocationScale(Distribution):
+    """A distribution of known quantiles with a location and a scale."""
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}  # noqa: RUF012 (torch's own interface)
     support = constraints.real
@@ -26,6 +23,24 @@ class LogisticDistribution(Distribution):
     def __init__(self, loc: Tensor | float, scale: Tensor | float, validate_args: bool | None = None) -> None:
         self.loc, self.scale = broadcast_all(loc, scale)
         super().__init__(self.loc.shape, validate_args=validate_args)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
+        """The same distribution for a larger batch."""
+        return type(self)(self.loc.expand(batch_shape), self.scale.expand(batch_shape), validate_args=False)
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 (torch's own interface)
+        """A draw that is differentiable in `loc` and `scale`."""
+        shape = self._extended_shape(sample_shape)
+        uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
+        return self.icdf(uniform.clamp(min=torch.finfo(self.loc.dtype).tiny))  # rand may be 0, of quantile -inf
+
+
+class LogisticDistribution(_LocationScale):
+    r"""The logistic distribution, with distribution function $S((x - \mathrm{loc})/\mathrm{scale})$.
+
+    >>> LogisticDistribution(torch.tensor(1.0), torch.tensor(2.0)).cdf(torch.tensor(1.0))
+    tensor(0.5000)
+    """
 
     @property
     def mean(self) -> Tensor:
@@ -36,16 +51,6 @@ class LogisticDistribution(Distribution):
     def variance(self) -> Tensor:
         r"""The variance, $\mathrm{scale}^2 \pi^2/3$."""
         return self.scale**2 * LOGISTIC_VARIANCE
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> "LogisticDistribution":
-        """The same distribution for a larger batch."""
-        return LogisticDistribution(self.loc.expand(batch_shape), self.scale.expand(batch_shape), validate_args=False)
-
-    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 (torch's own interface)
-        """A draw that is differentiable in `loc` and `scale`."""
-        shape = self._extended_shape(sample_shape)
-        uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
-        return self.icdf(uniform.clamp(min=torch.finfo(self.loc.dtype).tiny))  # rand may be 0, whose logit is -inf
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The logarithm of the density."""
@@ -59,3 +64,37 @@ class LogisticDistribution(Distribution):
     def icdf(self, value: Tensor) -> Tensor:
         """The quantile function."""
         return self.loc + self.scale * torch.logit(value)
+
+
+class GumbelDistribution(_LocationScale):
+    r"""The Gumbel distribution, with distribution function $\exp(-e^{-(x - \mathrm{loc})/\mathrm{scale}})$.
+
+    Unlike torch's it can be copied, saved and moved to another device.
+
+    >>> GumbelDistribution(0.0, 1.0).cdf(torch.tensor(0.0))
+    tensor(0.3679)
+    """
+
+    @property
+    def mean(self) -> Tensor:
+        r"""The mean, $\mathrm{loc} + \gamma\,\mathrm{scale}$ with Euler's constant $\gamma$."""
+        return self.loc + _EULER * self.scale
+
+    @property
+    def variance(self) -> Tensor:
+        r"""The variance, $\mathrm{scale}^2 \pi^2/6$."""
+        return self.scale**2 * (math.pi**2 / 6)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the density."""
+        z = (value - self.loc) / self.scale
+        return -z - torch.exp(-z) - self.scale.log()
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """The distribution function."""
+        # below -20 it is zero, and its derivative would be inf times 0
+        return torch.exp(-torch.exp(-((value - self.loc) / self.scale).clamp(min=-20.0)))
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """The quantile function."""
+        return self.loc - self.scale * torch.log(-torch.log(value))

@@ -124,6 +124,8 @@ class Propagation(Context):
     ) -> Any:
         """Torch calls this for every operation inside the context."""
         kwargs = kwargs or {}
+        if self.suspended:
+            return function(*args, **kwargs)
         if self.kind is not Sample and getattr(function, "__name__", "") in _DRAWS:
             _warn_of_draw(function.__name__, self.kind)
         if not any(True for _ in values_in(args, kwargs)):

@@ -28,7 +28,7 @@ _PAPER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def _log_posterior(input: Normal, dim: int, method: str | None = None) -> Tensor:
+def log_posterior(input: Normal, dim: int, method: str | None = None) -> Tensor:
     r"""$\log q$, with the classes moved to the last dimension."""
     mean, variance = input.loc.movedim(dim, -1), input.variance.movedim(dim, -1)
     if method is None:
@@ -115,7 +115,7 @@ def log_softmax(
     Source: the Gumbel race; paper, "Softmax"
     """
     input = _converted(input, _stacklevel, dtype)
-    return Categorical.of(_log_posterior(input, _dim(dim, input)))
+    return Categorical.of(log_posterior(input, _dim(dim, input)))
 
 
 @rule("class_posterior", on=Normal)
@@ -125,7 +125,7 @@ def class_posterior(input: Normal, dim: int = -1, method: PosteriorMethod | None
     Error: that of `log_softmax`
     Source: the Gumbel race; paper, "Softmax"
     """
-    return Categorical.of(_log_posterior(input, dim, method))
+    return Categorical.of(log_posterior(input, dim, method))
 
 
 @rule("cross_entropy", on=Normal)
@@ -144,7 +144,7 @@ def cross_entropy(
     Error: that of `log_softmax`
     Source: paper, "Learning"
     """
-    log_q = _log_posterior(input, dim_of_classes(input.ndim))
+    log_q = log_posterior(input, dim_of_classes(input.ndim))
     # log q is normalized, so that the softmax inside is the identity
     return F.cross_entropy(
         as_torch_lays_out(log_q), target, weight, size_average, ignore_index, reduce, reduction, label_smoothing

@@ -1,7 +1,7 @@
-r"""Rules for the operations of `momentprop.functional`: injected noise and stochastic binary units."""
+r"""Rules for the stochastic units of `momentprop.functional`: binary, categorical, noisy activations."""
 
 from collections.abc import Callable
-from inspect import unwrap
+from inspect import signature, unwrap
 from typing import Any
 
 import torch
@@ -10,17 +10,19 @@ from torch.distributions import Distribution
 
 from momentprop import paper
 from momentprop.dispatch import rule
+from momentprop.distributions import LOGISTIC_VARIANCE
 from momentprop.functional import noise as injected
 from momentprop.functional import units
-from momentprop.functional.units import LogisticMethod
+from momentprop.functional.noise import noise_moments
+from momentprop.functional.posterior import PosteriorMethod
+from momentprop.functional.units import Gradient, LogisticMethod, as_method, between
+from momentprop.kernels.bernoulli import bernoulli_laplace, bernoulli_quadrature, bernoulli_uniform
 from momentprop.kernels.fuse import Kernel, Moments, fused
 from momentprop.kernels.logistic import bernoulli_logistic
 from momentprop.kernels.probit import bernoulli_probit
-from momentprop.kernels.tails import cdf
+from momentprop.noises import Standard, named, standard
+from momentprop.rules.softmax import log_posterior
 from momentprop.values import Certain, Fitted, Logistic, Mean, Normal, Sample
-
-_logistic_bernoulli = unwrap(units.logistic_bernoulli)  # the operations as they are on plain tensors
-_probit_bernoulli = unwrap(units.probit_bernoulli)
 
 
 def _bernoulli(probability: Callable[[Tensor, Tensor], Tensor]) -> Kernel:
@@ -31,113 +33,146 @@ def _bernoulli(probability: Callable[[Tensor, Tensor], Tensor]) -> Kernel:
     return kernel
 
 
-_LOGISTIC_METHODS: dict[str, Kernel] = {
-    "exact": bernoulli_logistic,
-    "ap2a": _bernoulli(paper.ap2a),
-    "ap2b": _bernoulli(paper.ap2b),
-    "pea": _bernoulli(paper.pea),
-    "mackay": _bernoulli(paper.mackay),
+_EXACT: dict[str, Kernel] = {
+    "logistic": bernoulli_logistic,
+    "normal": bernoulli_probit,
+    "uniform": bernoulli_uniform,
+    "laplace": bernoulli_laplace,
 }
+_OF_A_SUM: dict[str, Kernel] = {"ap2a": _bernoulli(paper.ap2a), "ap2b": _bernoulli(paper.ap2b)}
+_OF_LOGISTIC: dict[str, Kernel] = {"pea": _bernoulli(paper.pea), "mackay": _bernoulli(paper.mackay)}
 
 
-@rule("logistic_bernoulli", on=Normal)
-def logistic_bernoulli(input: Normal, method: LogisticMethod | None = None, training: bool = True) -> Normal:
-    r"""Moments of the logistic Bernoulli unit: $\mu' = E\,S(X)$ by a mixture of probits, $\sigma'^2 = \mu'(1-\mu')$.
+@rule("stochastic_binary", on=Normal)
+def stochastic_binary(
+    input: Normal,
+    noise: str | Distribution = "logistic",
+    low: float = 0.0,
+    high: float = 1.0,
+    method: LogisticMethod | None = None,
+    gradient: Gradient = "straight_through",
+    training: bool = True,
+) -> Normal:
+    r"""Moments of a binary unit of noise $Z$ in $\{0, 1\}$: $\mu' = E\,F(X)$ and $\sigma'^2 = \mu'(1-\mu')$.
 
-    Error: 1e-5; the paper's methods: AP2a 0.98, AP2b 0.91, MacKay 1.43, PEA 2.3 (relative, of $\sigma'$, far tails)
-    Source: paper, "Sigmoid Belief Networks", AP2a, AP2b, PEA
+    $F$ is the noise's distribution function. For normal, Laplace and uniform noise $E\,F(X)$ is a closed form, for
+    logistic noise a mixture of probits, and otherwise a quadrature over $X$. The methods `ap2a` and `ap2b` take $X - Z$
+    as normal and as logistic.
+
+    Error: 1e-5 (normal noise: exact, 5e-6 in float32; noise without a name: 1e-4 in float32); of the paper's methods:
+    AP2a 0.98, AP2b 0.91, MacKay 1.43, PEA 2.3 (relative, of $\sigma'$, far tails, logistic noise)
+    Source: paper, "General Latent Variable Models", AP2a, AP2b, PEA, "Probit" (printed as an approximation, exact)
     """
-    name = method or ("ap2b" if isinstance(input, Logistic | Fitted) else "exact")
-    if name not in _LOGISTIC_METHODS:
-        raise ValueError(f"unknown method {name!r}; choose one of {', '.join(_LOGISTIC_METHODS)}")
-    # AP2a and PEA do not tend to the logistic function at zero variance, and are not made to
-    certain = None if name in ("ap2a", "pea") else torch.sigmoid
-    return input.of(*fused(_LOGISTIC_METHODS[name], certain, input.loc, input.variance))
+    found = named(noise)
+    own = standard(found, input)
+    kernel, certain = _kernel(own, as_method(method or _default(input, own.name), own.name))
+    shift, unit = own.loc, own.scale
+    if method in _OF_A_SUM:  # in units in which the noise has the variance of the logistic one
+        shift, variance = noise_moments(found, input)
+        unit = (variance / LOGISTIC_VARIANCE).sqrt()
+    p, spread = fused(kernel, certain, (input.loc - shift) / unit, input.variance / (unit * unit))
+    return input.of(between(p, low, high), spread if (low, high) == (0.0, 1.0) else (high - low) ** 2 * spread)
 
 
-@rule("probit_bernoulli", on=Normal)
-def probit_bernoulli(input: Normal, training: bool = True) -> Normal:
-    r"""Moments of the probit unit: $\mu' = \Phi(\mu/\sqrt{1+\sigma^2})$, $\sigma'^2 = \mu'(1-\mu')$.
+def _default(input: Normal, noise: str) -> LogisticMethod:
+    return "ap2b" if noise == "logistic" and isinstance(input, Logistic | Fitted) else "exact"
 
-    Error: exact; 5e-6 in float32, 1e-10 in float64
-    Source: paper, "Probit" (printed as an approximation; for normal $X$ it is exact)
+
+def _kernel(noise: Standard, method: str) -> tuple[Kernel, Callable[[Tensor], Tensor] | None]:
+    """The kernel of a method, and its limit at zero variance, where that is the unit's own probability."""
+    if method == "exact":
+        return _EXACT.get(noise.name) or bernoulli_quadrature(noise.cdf, noise.kinks), noise.cdf
+    # AP2a and PEA do not tend to the probability at zero variance, and are not made to
+    certain = torch.sigmoid if method in ("ap2b", "mackay") and noise.name == "logistic" else None
+    return {**_OF_A_SUM, **_OF_LOGISTIC}[method], certain
+
+
+@rule("noisy_activation", on=Normal)
+def noisy_activation(
+    input: Normal, function: Callable[[Any], Any], noise: str | Distribution = "normal", training: bool = True
+) -> Any:
+    r"""Moments of $f(X - Z)$: those of $X - Z$, taken as normal, through the rule of $f$.
+
+    Error: that of the rule of $f$ for normal noise; beyond, that of taking $X - Z$ as normal
+    Source: paper, "General Latent Variable Models"
     """
-    return input.of(*fused(bernoulli_probit, cdf, input.loc, input.variance))
+    mean, variance = noise_moments(noise, input)
+    return function(input.of(input.loc - mean, input.variance + variance))
 
 
-@rule("logistic_bernoulli", on=Mean)
-def logistic_bernoulli_mean(input: Mean, method: LogisticMethod | None = None, training: bool = True) -> Mean:
-    r"""The mean of the logistic Bernoulli unit at the mean of its input, $S(\mu)$.
+@rule("binary_step", on=Normal)
+def binary_step(input: Normal, low: float = 0.0, high: float = 1.0) -> Normal:
+    r"""Moments of a hard threshold, by the rule of `heaviside` on the value's type.
 
-    Error: exact
-    Source: paper, AP1
+    Error: that of `heaviside`
+    Source: paper, "Heaviside Step Function"
     """
-    return input.of(_logistic_bernoulli(input.loc, training=False))
+    unit = torch.heaviside(input, torch.ones((), dtype=input.dtype, device=input.device))  # type: ignore[arg-type]
+    return between(unit, low, high)  # type: ignore[no-any-return]
 
 
-@rule("probit_bernoulli", on=Mean)
-def probit_bernoulli_mean(input: Mean, training: bool = True) -> Mean:
-    r"""The mean of the probit unit at the mean of its input, $\Phi(\mu)$.
+@rule("gumbel_argmax", on=Normal)
+def gumbel_argmax(
+    input: Normal,
+    dim: int = -1,
+    method: PosteriorMethod | None = None,
+    gradient: Gradient = "straight_through",
+    training: bool = True,
+) -> Normal:
+    r"""Moments of the one-hot vector of $\arg\max_k (X_k + \Gamma_k)$: $\mu' = q$ and $\sigma'^2 = q(1 - q)$.
 
-    Error: exact
-    Source: paper, AP1
+    $q$ is the class posterior. Of the covariances $-q_k q_j$ of the classes nothing is kept.
+
+    Error: that of `log_softmax`
+    Source: paper, "Connection to argmax"
     """
-    return input.of(_probit_bernoulli(input.loc, training=False))
+    log_q = log_posterior(input, dim, method).movedim(-1, dim)
+    q = log_q.exp()
+    return input.of(q, -q * torch.expm1(log_q))
 
 
-@rule("logistic_bernoulli", on=Sample)
-def logistic_bernoulli_draw(input: Sample, method: LogisticMethod | None = None, training: bool = True) -> Sample:
-    r"""A draw of the logistic Bernoulli unit.
+def _register_on_certain(op: str, what: str) -> None:
+    """A unit at the mean of its input, or drawn: its own function on a tensor, out of training or in it."""
+    function = unwrap(getattr(units, op, None) or getattr(injected, op))
+    position = list(signature(function).parameters).index("training")
 
-    Error: exact
-    Source: paper, "Sigmoid Belief Networks"
-    """
-    return input.of(_logistic_bernoulli(input.loc, training=True))
+    def register(on: type[Certain], training: bool, summary: str) -> None:
+        def unit(input: Certain, *args: Any, **kwargs: Any) -> Any:
+            kwargs["training"] = training  # noise acts on a value whatever the mode
+            return input.of(function(input.loc, *args[: position - 1], **kwargs))
+
+        unit.__name__ = op
+        unit.__doc__ = f"{summary}.\n\nError: exact up to quadrature\nSource: paper, AP1 and sampling"
+        rule(op, on=on)(unit)
+
+    register(Mean, False, f"The expectation of {what} at the mean of its input")
+    register(Sample, True, f"A draw of {what}")
 
 
-@rule("probit_bernoulli", on=Sample)
-def probit_bernoulli_draw(input: Sample, training: bool = True) -> Sample:
-    r"""A draw of the probit unit.
-
-    Error: exact
-    Source: paper, "Probit"
-    """
-    return input.of(_probit_bernoulli(input.loc, training=True))
+_register_on_certain("stochastic_binary", "a binary unit")
+_register_on_certain("noisy_activation", "a noisy activation")
+_register_on_certain("gumbel_argmax", "the largest of noisy inputs")
+_register_on_certain("add_noise", "the noisy input")
+_register_on_certain("multiply_noise", "the noisy input")
 
 
 @rule("add_noise", on=Normal)
-def add_noise(input: Normal, noise: Distribution, training: bool = True) -> Normal:
+def add_noise(input: Normal, noise: str | Distribution, training: bool = True) -> Normal:
     r"""Moments of $X + Z$ for independent noise $Z$: means and variances add.
 
     Error: exact
     Source: paper, "General Latent Variable Models"
     """
-    mean, variance = injected.noise_moments(noise, input)
+    mean, variance = noise_moments(noise, input)
     return input.of(input.loc + mean, input.variance + variance)
 
 
 @rule("multiply_noise", on=Normal)
-def multiply_noise(input: Normal, noise: Distribution, training: bool = True) -> Normal:
+def multiply_noise(input: Normal, noise: str | Distribution, training: bool = True) -> Normal:
     r"""Moments of $X Z$ for independent noise $Z$, which is a product.
 
     Error: exact
     Source: paper, table of approximations, "Product"
     """
-    mean, variance = injected.noise_moments(noise, input)
+    mean, variance = noise_moments(noise, input)
     return input.of(input.loc * mean, input.variance * (mean * mean + variance) + input.loc * input.loc * variance)
-
-
-def _register_noise_on_certain(op: str, function: Callable[..., Tensor]) -> None:
-    for on, training in ((Mean, False), (Sample, True)):
-
-        def noisy(input: Certain, noise: Distribution, training: bool = True, *, _draw: bool = training) -> Any:
-            return input.of(function(input.loc, noise, training=_draw))
-
-        noisy.__name__ = op
-        what = "drawn" if training else "at its mean"
-        noisy.__doc__ = f"The value with the noise {what}.\n\nError: exact\nSource: paper, AP1 and sampling"
-        rule(op, on=on)(noisy)
-
-
-_register_noise_on_certain("add_noise", unwrap(injected.add_noise))
-_register_noise_on_certain("multiply_noise", unwrap(injected.multiply_noise))

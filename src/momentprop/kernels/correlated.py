@@ -1,0 +1,111 @@
+r"""The class posterior of correlated logits $X = Wx + b$ with independent inputs $x_i$ of variance $\sigma_i^2$.
+
+Only differences of logits matter to the softmax, and the variances of those are known exactly,
+$$D_{ky} = \mathrm{Var}[X_k - X_y] = \sum_i (w_{ki} - w_{yi})^2\sigma_i^2 .$$
+The paper's pairwise forms take them as they are. The race and its fast substitute are made for independent logits; for
+each class $y$ in turn they get independent logits whose differences from $X_y$ have these variances: $t_y$ for the
+class itself and $D_{ky} - t_y$ for its rivals. As $t_y$ is the covariance of any two differences $X_k - X_y$ and
+$X_j - X_y$ then, it is their average covariance in truth, weighed by how likely the rivals are.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from momentprop.distributions import LOGISTIC_VARIANCE
+from momentprop.kernels.fuse import Kernel, Moments, differentiable
+
+Score = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+r"""Of means, weights, variances and the indices of some classes: $\log q$ of these, but for a common constant."""
+
+_TOGETHER = 1 << 22  # numbers that are worked on at a time
+_NODES = 128  # of them to a pair of classes, in a race
+_EVENLY = 0.1  # the part of the rivals' weight that all share
+
+
+def log_posterior(score: Score, mean: Tensor, weight: Tensor, variance: Tensor) -> Tensor:
+    r"""$\log q$ from the scores of all classes, a few of them at a time and again in the backward pass.
+
+    Memory stays linear in the number of classes.
+    """
+    classes = mean.shape[-1]
+    few = max(1, _TOGETHER // max(1, mean.numel() * _NODES))
+    parts = []
+    for some in torch.arange(classes, device=mean.device).split(few):
+
+        def kernel(mean: Tensor, weight: Tensor, variance: Tensor, _some: Tensor = some) -> Moments:
+            scores = score(mean, weight, variance, _some)
+            return Moments(scores, torch.zeros_like(scores))
+
+        parts.append(differentiable(kernel, mean, weight, variance)[0])
+    return torch.log_softmax(torch.cat(parts, -1), -1)
+
+
+def pairwise(log_win: Callable[[Tensor, Tensor], Tensor]) -> Score:
+    r"""The score of a class by a function of $\mu_k - \mu_y$ and $D_{ky}$, which itself sums over the rivals $k$."""
+
+    def score(mean: Tensor, weight: Tensor, variance: Tensor, some: Tensor) -> Tensor:
+        gap = mean.unsqueeze(-2) - mean[..., some].unsqueeze(-1)
+        return log_win(gap, _differences(weight, variance, some))
+
+    return score
+
+
+def against_rivals(kernel: Kernel) -> Score:
+    r"""The score of a class by a kernel for independent logits, which it gets as described above."""
+    return partial(_against_rivals, kernel)
+
+
+def _against_rivals(kernel: Kernel, mean: Tensor, weight: Tensor, variance: Tensor, some: Tensor) -> Tensor:
+    apart = _differences(weight, variance, some)
+    own = torch.arange(mean.shape[-1], device=mean.device) == some.unsqueeze(-1)  # shape: (some, classes)
+    common = _common_variance(mean, weight, variance, some, apart, own).unsqueeze(-1)
+    # a rival closer to the class than that is left without a variance of its own
+    independent = torch.where(own, common, (apart - common).clamp(min=0.0))
+    log_q = kernel(mean.unsqueeze(-2).expand_as(independent), independent).mean
+    return torch.where(own, log_q, 0.0).sum(-1)
+
+
+def _differences(weight: Tensor, variance: Tensor, some: Tensor) -> Tensor:
+    r"""$D_{ky}$ for some $y$ and all $k$; shape: (..., some, classes)."""
+    each = variance @ (weight * weight).mT
+    joint = (variance.unsqueeze(-2) * weight[some]) @ weight.mT
+    # never negative but for rounding, which is small beside the variance of the logistic noise
+    return (each[..., some].unsqueeze(-1) + each.unsqueeze(-2) - 2 * joint).clamp(min=0.0)
+
+
+def _common_variance(
+    mean: Tensor, weight: Tensor, variance: Tensor, some: Tensor, apart: Tensor, own: Tensor
+) -> Tensor:
+    r"""The average covariance of $X_k - X_y$ and $X_j - X_y$ over different rivals $k \ne j$.
+
+    With the rivals' weights $\pi_k$ and their average $\bar X = \sum_k \pi_k X_k$ it is
+    $(\mathrm{Var}[\bar X - X_y] - \sum_k \pi_k^2 D_{ky})/(1 - \sum_k \pi_k^2)$.
+    """
+    classes = mean.shape[-1]
+    if classes <= 2:
+        return torch.zeros_like(apart[..., 0])
+    rough = _log_rough(mean, weight, variance).unsqueeze(-2).masked_fill(own, -torch.inf)
+    even = torch.where(own, 0.0, _EVENLY / (classes - 1))
+    rivals = (1 - _EVENLY) * torch.softmax(rough, -1) + even
+    tilt = rivals @ weight - weight[some]
+    squares = rivals * rivals
+    spread = (tilt * tilt * variance.unsqueeze(-2)).sum(-1) - (squares * apart).sum(-1)
+    return (spread / (1 - squares.sum(-1))).clamp(min=0.0)
+
+
+def _log_rough(mean: Tensor, weight: Tensor, variance: Tensor) -> Tensor:
+    scores, spread = relative(mean, weight, variance)
+    return torch.log_softmax(scores * torch.rsqrt(spread / LOGISTIC_VARIANCE + 1), -1)
+
+
+def relative(mean: Tensor, weight: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Mean and variance of every logit less the average logit $\sum_k p_k X_k$, with $p = \mathrm{softmax}(\mu)$."""
+    p = torch.softmax(mean, -1)
+    average = p @ weight  # the weights of the average logit
+    joint = (variance * average) @ weight.mT
+    own = (variance * average * average).sum(-1, keepdim=True)
+    spread = variance @ (weight * weight).mT - 2 * joint + own
+    return mean - (p * mean).sum(-1, keepdim=True), spread.clamp(min=0.0)  # never negative but for rounding

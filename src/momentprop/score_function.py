@@ -1,0 +1,77 @@
+r"""The score function estimator of gradients through units that were drawn.
+
+For draws $y \sim p_\theta$ and a loss $L$ that may depend on $\theta$ itself,
+$$\nabla E[L] = E[\nabla L + (L - b)\,\nabla\log p_\theta(y)]$$
+for any baseline $b$ that does not depend on the draws (Williams 1992, "REINFORCE"). A unit cannot know the loss, so it
+leaves the logarithm of the probability of its draws with the `ScoreFunction` that is entered, which makes the estimate
+once the losses are known.
+"""
+
+from torch import Tensor
+
+_ENTERED: list["ScoreFunction"] = []
+
+
+class ScoreFunction:
+    r"""Collects the probabilities of the draws of units with `gradient="score"`, for an unbiased gradient.
+
+    >>> import torch
+    >>> from momentprop.nn import LogisticBernoulli, ScoreFunction
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), LogisticBernoulli(gradient="score"))
+    >>> with ScoreFunction() as score:
+    ...     losses = model(torch.ones(100, 4)).sum(-1)
+    >>> score.surrogate(losses, baseline=losses.mean().detach()).mean().backward()
+    >>> model[0].weight.grad.shape
+    torch.Size([3, 4])
+
+    The estimate is unbiased, other than that of the straight-through gradient, but its variance grows with the number
+    of units; a baseline near the mean loss lowers it. (The batch mean used above depends on the draws: its bias is that
+    of one part in the size of the batch.)
+    """
+
+    def __init__(self) -> None:
+        self.log_probabilities: list[Tensor] = []
+
+    def __enter__(self) -> "ScoreFunction":
+        self.log_probabilities = []
+        _ENTERED.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _ENTERED.remove(self)
+
+    def surrogate(self, losses: Tensor, baseline: Tensor | float = 0.0) -> Tensor:
+        """The losses, with the gradient of the estimator.
+
+        Args:
+            losses: one for each example, or for each group of draws that are independent of the others': the shape is
+                that of the first dimensions of what the units gave. A single number is right too, but its estimate
+                varies more.
+            baseline: is subtracted from the losses that the scores are weighed by.
+        """
+        advantage = (losses - baseline).detach()
+        result = losses
+        for log_probability in self.log_probabilities:
+            score = _summed(log_probability, losses)
+            result = result + advantage * (score - score.detach())
+        return result
+
+
+def _summed(log_probability: Tensor, losses: Tensor) -> Tensor:
+    if log_probability.shape[: losses.ndim] != losses.shape:
+        raise ValueError(
+            f"losses of shape {tuple(losses.shape)} do not fit draws of shape {tuple(log_probability.shape)}: give one "
+            "loss for each example, not reduced, or their mean"
+        )
+    return log_probability.reshape(*losses.shape, -1).sum(-1)
+
+
+def leave(log_probability: Tensor) -> None:
+    """Leave the logarithm of the probability of a draw with the estimator that is entered."""
+    if _ENTERED:
+        _ENTERED[-1].log_probabilities.append(log_probability)
+    elif log_probability.requires_grad:
+        raise RuntimeError(
+            "a unit with gradient='score' was drawn outside of a `ScoreFunction`, where its gradient would be lost: "
+            "write `with momentprop.nn.ScoreFunction() as score:` round the model, or run it under `torch.no_grad()`"
+        )

@@ -1,7 +1,9 @@
 """momentprop carries the mean and the variance of every unit through a network, in one forward pass."""
 
+from momentprop import belief as belief
 from momentprop import dynamo_gaps as _dynamo_gaps  # noqa: F401 (for what it repairs)
 from momentprop import functional as functional
+from momentprop import nn as nn
 from momentprop import paper as paper
 from momentprop import rules as rules
 from momentprop import torch_gaps as _torch_gaps  # noqa: F401 (for the warnings it installs)

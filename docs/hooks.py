@@ -1,4 +1,4 @@
-"""Build hooks of the documentation: formulas become MathML, and the rules page is written from the rule table.
+"""Build hooks of the documentation: formulas, the rules page written from the rule table, figures from `results/`.
 
 No page needs JavaScript or the network for its formulas: `pymdownx.arithmatex` marks them, also in docstrings, and
 `on_page_content` replaces each mark by the MathML that latex2mathml makes of it.
@@ -7,9 +7,11 @@ No page needs JavaScript or the network for its formulas: `pymdownx.arithmatex` 
 import html
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
+from mkdocs.structure.files import File
 
 from momentprop import rules
 
@@ -21,6 +23,14 @@ _SIGN = re.compile(r"(<mo[^>]*>(?:&#x0003D;|&#x02248;|&#x02264;|&#x02265;|&#x000
 _BAR = re.compile(r"\\[lr]?vert(?![A-Za-z])(?:\{\})?")
 _ABSOLUTE = re.compile(r"(?<!\\)(?<!\\left)\|([^|]+)\|")
 _RULES_MARKER = "<!-- rules -->"
+_FIGURES = Path(__file__).parents[1] / "results" / "paper"
+
+
+def on_files(files: Any, /, *, config: Any) -> Any:
+    """Put the figures of the paper's examples into the site's folder `figures`."""
+    for path in sorted(_FIGURES.glob("*.png")):
+        files.append(File.generated(config, f"figures/{path.name}", abs_src_path=str(path)))
+    return files
 
 
 def on_page_markdown(markdown: str, /, **_: Any) -> str:

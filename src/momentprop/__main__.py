@@ -1,0 +1,8 @@
+"""`python -m momentprop` is the command `momentprop`."""
+
+import sys
+
+from momentprop.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

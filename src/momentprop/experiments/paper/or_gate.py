@@ -1,0 +1,26 @@
+r"""The counterpart of the paper's AND: an OR gate, which the standard network overestimates."""
+
+from pathlib import Path
+
+from momentprop.experiments.paper.gates import LOGIT, Gate, measure, methods_table, plot
+from momentprop.experiments.result import Result
+
+NAME = "or-gate"
+TITLE = "OR of two uncertain inputs by a logistic unit: exact sum, AP1, AP2, draws (table)"
+
+GATE = Gate("OR", 2 * LOGIT, -LOGIT)
+
+
+def run(out: Path, quick: bool = False) -> Result:
+    """Compute the table by exact sums, by each method and by draws."""
+    data = measure(GATE, 1000 if quick else 100_000)
+    markdown = "\n\n".join(
+        [
+            f"# {TITLE}",
+            f"The unit has p(Y=1 | X) = S(a (X1 + X2) + b) with a = {GATE.slope:.3f} and b = {GATE.bias:.3f}: "
+            "it is the AND gate of the complements, so that what that gate underestimates this one overestimates.",
+            "**Every method** (draws with the standard error of their mean)",
+            methods_table(GATE, data),
+        ]
+    )
+    return Result(data, markdown, plot(GATE, out, NAME))

@@ -63,3 +63,19 @@ def test_a_progress_bar_works_with_and_without_tqdm(monkeypatch):
                 patched.setitem(__import__("sys").modules, name, module)
             with monte_carlo.progress(3, "counting") as bar:
                 bar.update(3)
+
+
+def test_moments_of_several_processes_merge_to_those_of_all_draws():
+    torch.manual_seed(0)
+    draws = torch.distributions.Exponential(1.0).sample((1000, 3)).double() + 100
+    parts = []
+    for part in draws.split([1, 399, 600]):
+        parts.append(monte_carlo.Moments())
+        parts[-1].add(part)
+    joint, whole = monte_carlo.Moments(), monte_carlo.Moments()
+    for part in (monte_carlo.Moments(), *parts, monte_carlo.Moments()):  # one without draws changes nothing
+        joint.merge(part)
+    whole.add(draws)
+    found, wanted = joint.estimate(torch.float64), whole.estimate(torch.float64)
+    for name in ("loc", "variance", "loc_error", "variance_error"):
+        torch.testing.assert_close(getattr(found, name), getattr(wanted, name), rtol=1e-9, atol=0)

@@ -33,12 +33,18 @@ class Moments:
     def add(self, draws: Tensor) -> None:
         """Take up draws stacked along the first dimension."""
         draws = draws.double()
-        n, m = self.count, draws.shape[0]
-        mean = draws.mean(0)
-        centred = draws - mean
+        new = Moments()
+        new.count, new.mean = draws.shape[0], draws.mean(0)
+        centred = draws - new.mean
         square = centred * centred
-        a2, a3, a4 = square.sum(0), (square * centred).sum(0), (square * square).sum(0)
-        if n:
+        new.powers = (square.sum(0), (square * centred).sum(0), (square * square).sum(0))
+        self.merge(new)
+
+    def merge(self, other: "Moments") -> None:
+        """Take up the draws of other moments, such as those that another process has made."""
+        n, m = self.count, other.count
+        mean, (a2, a3, a4) = other.mean, other.powers
+        if n and m:
             b2, b3, b4 = self.powers
             total, d = n + m, mean - self.mean
             mean = self.mean + d * (m / total)
@@ -50,7 +56,8 @@ class Moments:
             )
             a3 = a3 + b3 + d**3 * (n * m * (n - m) / total**2) + 3 * d * (n * a2 - m * b2) / total
             a2 = a2 + b2 + d * d * (n * m / total)
-        self.count, self.mean, self.powers = n + m, mean, (a2, a3, a4)
+        if m:
+            self.count, self.mean, self.powers = n + m, mean, (a2, a3, a4)
 
     def estimate(self, dtype: torch.dtype) -> Estimate:
         r"""Mean, unbiased variance and their standard errors.

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import torch
 
+from momentprop.data.arrays import Arrays
+
 # SHA-256 of each file's content, unpacked: the packed bytes depend on the version of zlib, these do not.
 _CHECKSUMS = {
     "train-images": "36cb395b94762f0009909e61c7df0bc6d23da1b3e0251f38b10b10501b652034",
@@ -37,9 +39,13 @@ def digits(split: str = "train") -> Digits:
     """Return the embedded images and labels of `split`, which is `"train"` (5,000 images) or `"test"` (1,000)."""
     if split not in ("train", "test"):
         raise ValueError(f'There is no split {split!r}; write `digits("train")` or `digits("test")`.')
-    images = _read(f"{split}-images").unsqueeze(1).float() / 255
-    labels = _read(f"{split}-labels").long()
-    return Digits(images, labels)
+    images, labels = read(split)
+    return Digits(images.float() / 255, labels.long())
+
+
+def read(split: str) -> Arrays:
+    """Return the embedded images and labels of a split as bytes."""
+    return Arrays(_read(f"{split}-images").unsqueeze(1), _read(f"{split}-labels"))
 
 
 def _read(name: str) -> torch.Tensor:

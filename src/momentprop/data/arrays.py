@@ -1,0 +1,12 @@
+"""The content of a split as it is stored and verified, in bytes."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Arrays(NamedTuple):
+    """The decoded content of one split."""
+
+    images: Tensor  # shape: (n, channels, height, width), uint8
+    labels: Tensor  # shape: (n,), uint8

@@ -1,0 +1,207 @@
+r"""The paper's networks as plain `nn.Sequential`s, which any of the three methods runs, and their initialization.
+
+All give logits of shape (batch, classes). There is no padding; dropout follows every activation, and a normalization
+every linear layer, the last one too, which then has no bias of its own.
+
+>>> import torch
+>>> from momentprop import Normal
+>>> from momentprop.experiments.networks import lenet
+>>> model = lenet(activation="bernoulli", dropout=0.2)
+>>> model(Normal(torch.zeros(2, 1, 28, 28), 0.1)).shape
+torch.Size([2, 10])
+"""
+
+import contextlib
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from momentprop.nn import LogisticBernoulli
+from momentprop.user_error import UserError
+
+Shape = tuple[int, int, int]
+Stages = OrderedDict[str, nn.Module]
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "lrelu": lambda: nn.LeakyReLU(0.01),
+    "bernoulli": lambda: LogisticBernoulli(method=None),  # by the type of the value: as the paper has it for `Fitted`
+    "logistic": nn.Sigmoid,
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "softplus": nn.Softplus,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+}
+"""Activations by name: `bernoulli` is the logistic Bernoulli unit, `logistic` the logistic transform."""
+
+NORMS = ("none", "bn")
+"""Normalizations by name."""
+
+_LENET = [(32, 5, 2), (64, 5, 2), (50, 4, 1), (None, 1, 1)]  # depth, kernel size, stride; None: as many as classes
+_CIFAR = [
+    *[(96, 3, 1), (96, 3, 1), (96, 3, 2)],
+    *[(192, 3, 1), (192, 3, 1), (192, 3, 2), (192, 3, 1)],
+    *[(192, 1, 1), (None, 1, 1)],
+]
+
+
+def mlp(
+    activation: str = "bernoulli",
+    *,
+    dropout: float = 0.0,
+    norm: str = "none",
+    shape: Shape = (1, 28, 28),
+    classes: int = 10,
+    hidden: Sequence[int] = (100,),
+) -> nn.Sequential:
+    """A multilayer perceptron, 784-100-10 as the paper has it, for images of any `shape` (channels, height, width)."""
+    sizes = [math.prod(shape), *hidden, classes]
+    layers: list[tuple[str, nn.Module, int]] = [
+        ("linear", nn.Linear(sizes[i], sizes[i + 1], bias=norm == "none"), sizes[i + 1]) for i in range(len(sizes) - 1)
+    ]
+    stages = _stages(layers, activation, dropout, norm, nn.BatchNorm1d)
+    return nn.Sequential(OrderedDict([("flatten", nn.Flatten()), *stages.items()]))
+
+
+def lenet(
+    activation: str = "lrelu",
+    *,
+    dropout: float = 0.0,
+    norm: str = "none",
+    shape: Shape = (1, 28, 28),
+    classes: int = 10,
+) -> nn.Sequential:
+    """Four convolutions for images of 28 by 28: depths 32, 64, 50, 10, kernels 5, 5, 4, 1, strides 2, 2, 1, 1."""
+    if shape[1:] != (28, 28):
+        raise UserError(f"the LeNet is for images of 28 by 28, but these are {shape[1]} by {shape[2]}: take `cifar`")
+    stages = _stages(_convolutions(shape[0], classes, _LENET, norm), activation, dropout, norm, nn.BatchNorm2d)
+    return nn.Sequential(OrderedDict([*stages.items(), ("flatten", nn.Flatten())]))
+
+
+def cifar(
+    activation: str = "lrelu",
+    *,
+    dropout: float = 0.0,
+    norm: str = "none",
+    shape: Shape = (3, 32, 32),
+    classes: int = 10,
+) -> nn.Sequential:
+    """Nine convolutions and an average over what is left of the image, for images of at least 28 by 28."""
+    if min(shape[1:]) < 28:
+        raise UserError(f"the CIFAR network is for images of at least 28 by 28, not of {shape[1]} by {shape[2]}")
+    stages = _stages(_convolutions(shape[0], classes, _CIFAR, norm), activation, dropout, norm, nn.BatchNorm2d)
+    return nn.Sequential(OrderedDict([*stages.items(), ("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten())]))
+
+
+NETWORKS: dict[str, Callable[..., nn.Sequential]] = {"mlp": mlp, "lenet": lenet, "cifar": cifar}
+"""The networks by name."""
+
+
+def _convolutions(
+    channels: int, classes: int, layers: Sequence[tuple[int | None, int, int]], norm: str
+) -> list[tuple[str, nn.Module, int]]:
+    made: list[tuple[str, nn.Module, int]] = []
+    for depth, size, stride in layers:
+        outputs = depth or classes
+        made.append(("conv", nn.Conv2d(channels, outputs, size, stride, bias=norm == "none"), outputs))
+        channels = outputs
+    return made
+
+
+def _stages(
+    layers: Sequence[tuple[str, nn.Module, int]],
+    activation: str,
+    dropout: float,
+    norm: str,
+    batch_norm: Callable[[int], nn.Module],
+) -> Stages:
+    """Named stages: every layer but the last is followed by an activation, and dropout if there is any."""
+    if activation not in ACTIVATIONS:
+        raise UserError(f"unknown activation {activation!r}: choose one of {', '.join(ACTIVATIONS)}")
+    if not 0 <= dropout < 1:
+        raise UserError(f"dropout is a probability from 0 to below 1, but is {dropout}")
+    stages: Stages = OrderedDict()
+    for i, (name, layer, outputs) in enumerate(layers, 1):
+        stages[f"{name}{i}"] = layer
+        if norm != "none":
+            stages[f"norm{i}"] = _norm(norm, outputs, batch_norm)
+        if i < len(layers):
+            stages[f"activation{i}"] = ACTIVATIONS[activation]()
+            if dropout > 0:
+                stages[f"dropout{i}"] = nn.Dropout(dropout)
+    return stages
+
+
+def _norm(name: str, channels: int, batch_norm: Callable[[int], nn.Module]) -> nn.Module:
+    if name == "bn":
+        return batch_norm(channels)
+    if name == "analytic":
+        raise UserError("the analytic normalization is not available yet: take norm 'none' or 'bn'")
+    raise UserError(f"unknown norm {name!r}: choose one of {', '.join(NORMS)}")
+
+
+@torch.no_grad()
+def initialize_from_batch(model: nn.Module, images: Tensor) -> None:
+    r"""Rescale the layers of a model so that each has outputs of mean 0 and variance 1 over a batch and its positions.
+
+    The paper's re-initialization "with BN" (Salimans and Kingma): front to back, the weights and the bias $w, b$ of
+    each linear layer or convolution become $w/\sigma$ and $(b - \mu)/\sigma$ with the mean and the deviation of its
+    outputs. The images run through the standard network, where noise has its mean. A layer without a bias is only
+    scaled.
+
+    >>> import torch
+    >>> from momentprop.experiments.networks import initialize_from_batch, mlp
+    >>> model, images = mlp("relu"), torch.rand(200, 1, 28, 28)
+    >>> initialize_from_batch(model, images)
+    >>> logits = model(images)
+    >>> torch.allclose(logits.mean(0), torch.zeros(10), atol=1e-4), torch.allclose(logits.std(0), torch.ones(10), 0.01)
+    (True, True)
+    """
+    done: set[nn.Module] = set()
+
+    def normalize(layer: Any, _: Any, output: Tensor) -> Tensor | None:
+        if layer in done:  # a layer that the model calls several times is set by its first call
+            return None
+        done.add(layer)
+        return _normalize(layer, output)
+
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)]
+    handles = [layer.register_forward_hook(normalize) for layer in layers]
+    try:
+        with evaluating(model):
+            model(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _normalize(layer: Any, output: Tensor) -> Tensor:
+    """Rescale a layer by the statistics of its output, and return what the output now is."""
+    channel = -1 if isinstance(layer, nn.Linear) else 1
+    others = [d for d in range(output.ndim) if d != channel % output.ndim]
+    variance, mean = torch.var_mean(output, others, correction=0)
+    scale = torch.where(variance > 0, variance.rsqrt(), 1.0)  # a constant output stays as it is, but for its mean
+    layer.weight.mul_(scale.reshape(-1, *[1] * (layer.weight.ndim - 1)))
+    if layer.bias is None:
+        shift = torch.zeros_like(mean)
+    else:
+        shift = mean
+        layer.bias.copy_((layer.bias - mean) * scale)
+    return ((output.movedim(channel, -1) - shift) * scale).movedim(-1, channel)
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode, and each of its modules back into the mode it was in."""
+    training = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, was in training.items():
+            module.training = was

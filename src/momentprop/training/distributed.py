@@ -1,0 +1,126 @@
+"""Several processes: who does what, and how results come together. With one process all of this does nothing."""
+
+import atexit
+import datetime
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils import _pytree as pytree
+
+from momentprop.user_error import UserError
+
+_TIMEOUT = datetime.timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among all processes of a run, and its device."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.rank == 0
+
+    def shard(self, batch: Tensor) -> Tensor:
+        """This process's part of a batch, in order; the parts differ in size by one at most."""
+        return batch.tensor_split(self.world)[self.rank]
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes."""
+        if self.world > 1:
+            tensor = tensor.clone()
+            dist.all_reduce(tensor)
+        return tensor
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors of all processes, which may differ in their first dimension, on every process."""
+        if self.world == 1:
+            return [tensor]
+        counts = [torch.zeros(1, dtype=torch.int64, device=tensor.device) for _ in range(self.world)]
+        dist.all_gather(counts, torch.tensor([len(tensor)], device=tensor.device))
+        most = max(int(count) for count in counts)
+        padded = torch.cat([tensor, tensor.new_zeros(most - len(tensor), *tensor.shape[1:])])
+        parts = [torch.empty_like(padded) for _ in range(self.world)]
+        dist.all_gather(parts, padded.contiguous())
+        return [part[: int(count)] for part, count in zip(parts, counts, strict=True)]
+
+    def wait(self) -> None:
+        """Return when all processes are here."""
+        if self.world > 1:
+            dist.barrier(device_ids=[self.device.index] if self.device.type == "cuda" else None)
+
+    def share_buffers(self, model: nn.Module) -> None:
+        """Give all processes the buffers of the first, such as the running statistics of a normalization."""
+        if self.world > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, 0)
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model with gradients averaged over all processes."""
+        return DistributedDataParallel(model) if self.world > 1 else model
+
+
+def processes(device: str = "auto") -> Ranks:
+    """This process and its device, after joining the processes that `torchrun` has started, if it has."""
+    place = as_device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    if not dist.is_available():
+        return Ranks(0, 1, place)
+    if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo", timeout=_TIMEOUT)
+        atexit.register(_leave)  # a process cannot leave and join again
+    if not dist.is_initialized():
+        return Ranks(0, 1, place)
+    return Ranks(dist.get_rank(), dist.get_world_size(), place)
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def as_device(name: str, local_rank: int = 0) -> torch.device:
+    """A device by name; `auto` is a GPU if there is one, and each process takes its own."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda":
+        name = f"cuda:{local_rank}"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def over_ranks(function: Callable[[Tensor], Any], inputs: Tensor) -> Any:
+    """Run a function on the parts of `inputs`, one on each process, and return the joint result on every process.
+
+    The function's result is a tree of tensors or values with one row for each input, such as that of `propagate`. So a
+    Monte Carlo reference takes a fraction of its time:
+
+    >>> import torch
+    >>> from momentprop import propagate
+    >>> from momentprop.training import over_ranks
+    >>> model, images = torch.nn.Linear(4, 2), torch.rand(10, 4)
+    >>> reference = over_ranks(lambda x: propagate(model, x, method="sample", input_variance=0.1, samples=50), images)
+    >>> reference.variance.shape
+    torch.Size([10, 2])
+    """
+    ranks = processes(str(inputs.device))
+    if ranks.world == 1:
+        return function(inputs)
+    leaves, structure = pytree.tree_flatten(function(ranks.shard(inputs)))
+    joint = [torch.cat(ranks.gather(leaf)) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    return pytree.tree_unflatten(joint, structure)

@@ -1,0 +1,64 @@
+"""Examples to train with, held on one device: batches are gathered there, so that no step waits for data."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from momentprop.user_error import UserError
+
+
+class Examples(Protocol):
+    """What training asks of data; `momentprop.data.Split` has it."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs and targets at these positions."""
+        ...
+
+    def to(self, device: torch.device) -> "Examples":
+        """The same examples on a device."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Two tensors, inputs and targets, of the same length."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.targets):
+            raise UserError(f"there are {len(self.inputs)} inputs, but {len(self.targets)} targets")
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs and targets at these positions."""
+        return self.inputs[indices], self.targets[indices]
+
+    def to(self, device: torch.device) -> "Pairs":
+        """The same examples on a device."""
+        return Pairs(self.inputs.to(device), self.targets.to(device))
+
+
+def as_examples(data: Any) -> Examples:
+    """What a user has: examples, a pair of tensors, or a map-style data set, whose items are then stacked."""
+    if hasattr(data, "batch") and hasattr(data, "to"):
+        return data  # type: ignore[no-any-return]
+    if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        return Pairs(*data)
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        inputs, targets = zip(*(data[i] for i in range(len(data))), strict=True)
+        return Pairs(*(torch.stack([torch.as_tensor(item) for item in part]) for part in (inputs, targets)))
+    raise UserError(f"training takes a pair of tensors or a map-style data set, not a {type(data).__name__}")
+
+
+def order(count: int, seed: int, epoch: int) -> Tensor:
+    """A permutation of the examples that depends on the seed and the epoch, and on nothing else."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    return torch.randperm(count, generator=generator)

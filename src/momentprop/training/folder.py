@@ -1,0 +1,84 @@
+"""The folder of a run: what it may hold, and what is written into it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from momentprop.training import checkpoint as checkpoints
+from momentprop.training import log
+from momentprop.training.checkpoint import Checkpoint, CheckpointError, write_file
+from momentprop.training.config import MAY_CHANGE, Settings
+
+_OURS = (checkpoints.FILE, "checkpoint.json", "config.json", "log.csv", "curves.png", "curves.svg")
+_OVERWRITE = "begin anew by `--overwrite` (`overwrite=True`)"
+_OURS_AT_THE_END = ("result.json", "model.safetensors")
+
+
+class Folder:
+    """The folder of a run, with its checkpoint, its configuration and its log."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        checkpoints.require()
+        self.path, self.settings = path, settings
+
+    def open(self, *, resume: bool = False, overwrite: bool = False) -> Checkpoint | None:
+        """The checkpoint to go on from, or None to begin; a folder that holds something else is refused.
+
+        Nothing is changed here, so that all processes can do it.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise CheckpointError(f"`{self.path}` is a file: choose another folder")
+        here = [name for name in (*_OURS, *_OURS_AT_THE_END) if (self.path / name).exists()]
+        if overwrite or not here:
+            return None
+        if checkpoints.FILE not in here:
+            raise CheckpointError(
+                f"`{self.path}` holds {here[0]}, but no checkpoint: choose another folder, or {_OVERWRITE}"
+            )
+        if not resume:
+            raise CheckpointError(
+                f"`{self.path}` holds a run already: go on with it by `--resume` (`resume=True`), {_OVERWRITE}, "
+                "or choose another folder"
+            )
+        found = checkpoints.read(self.path / checkpoints.FILE)
+        self._require_same_settings(found)
+        return found
+
+    def _require_same_settings(self, found: Checkpoint) -> None:
+        mine, theirs = self.settings.as_dict(), found.state["settings"]
+        for name in sorted({*mine, *theirs} - MAY_CHANGE):
+            if mine.get(name) != theirs.get(name):
+                raise CheckpointError(
+                    f"`{self.path}` holds another run: its {name.replace('_', ' ')} is {theirs.get(name)!r}, "
+                    f"not {mine.get(name)!r}; choose another folder, or {_OVERWRITE}"
+                )
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, and what people read beside it."""
+        first = not checkpoint.state["history"] and checkpoint.state["step"] == 0
+        if first:
+            self._clear()
+        checkpoints.write(self.path / checkpoints.FILE, checkpoint)
+        self._write_json("checkpoint.json", checkpoint.state)
+        if first:
+            self._write_json("config.json", self.settings.as_dict())
+        if checkpoint.state["step"] == 0:
+            self.save_log(checkpoint.state["history"])
+
+    def save_log(self, history: list[log.Row]) -> None:
+        """Write the log."""
+        log.write_csv(self.path / "log.csv", history)
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Write the result."""
+        self._write_json("result.json", result)
+
+    def _clear(self) -> None:
+        """Remove the files of a run that is overwritten; the checkpoint goes last, when the new one replaces it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        checkpoints.remove_leftovers(self.path)
+        for name in (*_OURS[1:], *_OURS_AT_THE_END):
+            (self.path / name).unlink(missing_ok=True)
+
+    def _write_json(self, name: str, content: dict[str, Any]) -> None:
+        write_file(self.path / name, (json.dumps(content, indent=1) + "\n").encode())

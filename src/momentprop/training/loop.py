@@ -1,0 +1,296 @@
+"""The training loop, for any model and any examples: `fit`."""
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from momentprop.training import checkpoint as checkpoints
+from momentprop.training.checkpoint import Checkpoint
+from momentprop.training.config import Settings
+from momentprop.training.distributed import Ranks, processes
+from momentprop.training.examples import Examples, as_examples, order
+from momentprop.training.folder import Folder
+from momentprop.training.log import Row, TensorBoard
+from momentprop.training.losses import Classification, Objective
+from momentprop.training.passes import autocast, converted, evaluate, in_full, training_pass
+from momentprop.training.progress import Progress
+from momentprop.user_error import UserError
+
+
+@dataclass
+class Position:
+    """Where a run is: epochs that are done, and steps and seconds of the present one."""
+
+    epoch: int = 0
+    step: int = 0
+    seconds: float = 0.0
+    history: list[Row] = field(default_factory=list)
+
+
+def fit(
+    model: nn.Module,
+    examples: Any,
+    settings: Settings,
+    *,
+    validation: Any = None,
+    objective: Objective | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    tensorboard: bool = False,
+    progress: bool = True,
+) -> list[Row]:
+    """Train a model in place and return a row of figures for each epoch.
+
+    >>> import torch
+    >>> from momentprop.training import Settings, fit
+    >>> inputs = torch.randn(200, 2)
+    >>> labels = (inputs[:, 0] > inputs[:, 1]).long()
+    >>> layers = torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(8, 2)
+    >>> model = torch.nn.Sequential(*layers)
+    >>> settings = Settings(method="ap2", epochs=20, batch_size=20, learning_rate=0.03)
+    >>> history = fit(model, (inputs, labels), settings, progress=False)
+    >>> len(history), history[-1]["train_accuracy"] > 0.9
+    (20, True)
+
+    Args:
+        model: any module; by method `ap2` it is run as by `propagate`.
+        examples: a pair of tensors (inputs, targets), a `momentprop.data.Split`, or any map-style data set.
+        settings: how to train.
+        validation: examples to evaluate with after every epoch.
+        objective: the loss and what else is reported; by default `Classification(settings.softmax)`.
+        out: a folder for checkpoints and logs. Without one, nothing is written.
+        resume: go on from the checkpoint in the folder, if there is one.
+        overwrite: begin anew although the folder holds a run.
+        tensorboard: also write TensorBoard events.
+        progress: show it.
+    """
+    ranks = processes(settings.device)
+    with forked_generators(ranks):
+        folder = None if out is None else Folder(Path(out), settings)
+        found = None if folder is None else folder.open(resume=resume, overwrite=overwrite)
+        ranks.wait()  # until all have looked
+        trainer = Trainer(model, as_examples(examples), settings, ranks, validation, objective, folder)
+        if found is not None:
+            trainer.restore(found)
+        with Progress(settings.epochs, progress and ranks.is_first) as bar:
+            trainer.run(bar, tensorboard)
+        return trainer.position.history
+
+
+class Trainer:
+    """One run: the model, the data, the optimizer and the position."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        examples: Examples,
+        settings: Settings,
+        ranks: Ranks,
+        validation: Any = None,
+        objective: Objective | None = None,
+        folder: Folder | None = None,
+    ) -> None:
+        if len(examples) == 0:
+            raise UserError("there are no examples to train with")
+        self.settings, self.ranks, self.folder = settings, ranks, folder
+        self.objective: Objective = objective or Classification(settings.softmax)  # type: ignore[arg-type]
+        self.model = model.to(ranks.device, settings.torch_dtype).train()
+        self.examples = examples.to(ranks.device)
+        self.validation = None if validation is None else as_examples(validation).to(ranks.device)
+        self.optimizer = _optimizer(self.model, settings)
+        self.runner = ranks.wrap(torch.compile(self.model) if settings.compile else self.model)  # type: ignore[arg-type]
+        self.position = Position()
+        self.sums = torch.zeros(len(self.objective.names), dtype=torch.float64, device=ranks.device)
+        torch.manual_seed(settings.seed * 1_000_003 + 500_000 + ranks.rank)  # the noise; each process has its own
+
+    @property
+    def steps(self) -> int:
+        """How many steps an epoch has."""
+        return math.ceil(len(self.examples) / self.settings.batch_size)
+
+    def run(self, bar: Progress, tensorboard: bool = False) -> None:
+        """Train to the last epoch."""
+        events = None
+        if self.folder is not None and self.ranks.is_first:
+            events = TensorBoard(self.folder.path, tensorboard, self.position.epoch)
+        if self.position == Position():
+            self.save()
+        elif self.folder is not None and self.ranks.is_first:
+            self.folder.save_log(self.position.history)  # a kill may have come before it was written
+        while self.position.epoch < self.settings.epochs:
+            row = self.epoch(bar)
+            bar.end(row)
+            if events is not None:
+                events.add(row)
+
+    def epoch(self, bar: Progress) -> Row:
+        """Train from the present position to the end of the epoch, evaluate, and write it down."""
+        at = self.position
+        rate = self.settings.learning_rate * self.settings.decay**at.epoch
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        permutation = order(len(self.examples), self.settings.seed, at.epoch).to(self.ranks.device)
+        bar.begin(at.epoch + 1, self.steps, at.step)
+        clock = _Clock(at.seconds)
+        for batch in permutation.split(self.settings.batch_size)[at.step :]:
+            self.step(batch)
+            at.step += 1
+            bar.step(lambda: self.running_figures(clock.seconds))
+            every = self.settings.checkpoint_every
+            if every and (at.epoch * self.steps + at.step) % every == 0 and at.step < self.steps:
+                self._require_finite()  # for which the device ends its work
+                at.seconds = clock.seconds
+                self.save()
+                clock.set(at.seconds)
+        averages = self._require_finite()
+        row = self._end_of_epoch(rate, averages, clock.seconds)
+        self.save()
+        return row
+
+    def step(self, batch: Tensor) -> None:
+        """Make one step with the examples at these positions, of which each process takes its part."""
+        mine = self.ranks.shard(batch)
+        count = len(mine)
+        inputs, targets = self.examples.batch(mine if count else batch[:1])  # all processes must take part
+        with autocast(self.settings, self.ranks.device):
+            output = training_pass(self.runner, converted(inputs, self.settings), self.settings)
+        figures = self.objective(in_full(output), converted(targets, self.settings))[:, :count]
+        loss = figures[0].sum() * (self.ranks.world / len(batch))  # of which the processes take the average
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        self.sums += figures.detach().double().sum(1)
+
+    def running_figures(self, seconds: float) -> dict[str, float]:
+        """The averages over the part of the epoch that this process has done."""
+        seen = min(self.position.step * self.settings.batch_size, len(self.examples))
+        share = (self.sums * self.ranks.world / seen).tolist()
+        return {**dict(zip(self.objective.names, share, strict=True)), "images_per_second": seen / seconds}
+
+    def _require_finite(self) -> list[float]:
+        """The averages of the epoch so far, over all processes; an error if they are not finite."""
+        seen = min(self.position.step * self.settings.batch_size, len(self.examples))
+        averages: list[float] = (self.ranks.sum(self.sums) / seen).tolist()
+        if all(math.isfinite(average) for average in averages):
+            return averages
+        raise UserError(
+            f"the training loss is not finite in epoch {self.position.epoch + 1}: lower the learning rate "
+            f"from {self.settings.learning_rate}"
+        )
+
+    def _end_of_epoch(self, rate: float, averages: Sequence[float], seconds: float) -> Row:
+        at = self.position
+        row: Row = {"epoch": at.epoch + 1, "learning_rate": rate}
+        row |= {f"train_{name}": value for name, value in zip(self.objective.names, averages, strict=True)}
+        self.ranks.share_buffers(self.model)
+        if self.validation is not None:
+            found = self.evaluate(self.validation)
+            row |= {f"validation_{name}": value for name, value in found.items()}
+        row["images_per_second"] = round(len(self.examples) / seconds, 1)
+        row["seconds"] = round(seconds, 3)
+        self.sums.zero_()
+        self.position = Position(at.epoch + 1, 0, 0.0, [*at.history, row])
+        return row
+
+    def evaluate(self, examples: Any) -> dict[str, float]:
+        """The averages of the objective over examples, by the evaluation pass."""
+        given = as_examples(examples).to(self.ranks.device)
+        return evaluate(self.model, given, self.settings, self.objective, self.ranks)
+
+    def save(self) -> None:
+        """Write a checkpoint and the log."""
+        if self.folder is None:
+            return
+        generators, sums = self._generators(), self.ranks.sum(self.sums)
+        if not self.ranks.is_first:
+            return
+        tensors, rest = checkpoints.optimizer_state(self.optimizer)
+        at = self.position
+        state = {
+            "settings": self.settings.as_dict(),
+            "examples": len(self.examples),
+            "names": list(self.objective.names),
+            "epoch": at.epoch,
+            "step": at.step,
+            "seconds": at.seconds,
+            "history": at.history,
+            "optimizer": rest,
+        }
+        parts = {"model.": self.model.state_dict(), "optimizer.": tensors, "generator.": generators}
+        named = {prefix + name: tensor for prefix, part in parts.items() for name, tensor in part.items()}
+        self.folder.save(Checkpoint(state, {**named, "sums": sums}))
+
+    def restore(self, found: Checkpoint) -> None:
+        """Go to the position of a checkpoint."""
+        self._require_same_run(found)
+        state = found.state
+        self.model.load_state_dict(found.part("model."))
+        checkpoints.restore_optimizer(self.optimizer, found.part("optimizer."), state["optimizer"])
+        self.sums.copy_(found.tensors["sums"] if self.ranks.is_first else torch.zeros_like(self.sums))
+        self.position = Position(state["epoch"], state["step"], state["seconds"], state["history"])
+        for name, states in found.part("generator.").items():
+            if self.ranks.rank < len(states):
+                _set_generator(name, states[self.ranks.rank].clone(), self.ranks.device)
+
+    def _require_same_run(self, found: Checkpoint) -> None:
+        here = {"examples": len(self.examples), "names": list(self.objective.names)}
+        for name, value in here.items():
+            if found.state[name] != value:
+                raise checkpoints.CheckpointError(
+                    f"the checkpoint is of another run: its {name} are {found.state[name]}, here they are {value}"
+                )
+        wanted = {name: tuple(tensor.shape) for name, tensor in self.model.state_dict().items()}
+        if {name: tuple(tensor.shape) for name, tensor in found.part("model.").items()} != wanted:
+            raise checkpoints.CheckpointError("the checkpoint is of another model: names or shapes of tensors differ")
+
+    def _generators(self) -> dict[str, Tensor]:
+        """The states of the generators of all processes, stacked."""
+        states = {"cpu": torch.get_rng_state()}
+        if self.ranks.device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(self.ranks.device)
+        return {name: torch.stack(self.ranks.gather(state)) for name, state in states.items()}
+
+
+class _Clock:
+    """Counts seconds on from a number."""
+
+    def __init__(self, seconds: float) -> None:
+        self.set(seconds)
+
+    def set(self, seconds: float) -> None:
+        self.before, self.started = seconds, time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return self.before + time.perf_counter() - self.started
+
+
+def _optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+    parameters: Sequence[nn.Parameter] = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise UserError("the model has no parameters to train")
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(parameters, settings.learning_rate)
+    return torch.optim.Adam(parameters, settings.learning_rate)
+
+
+def _set_generator(name: str, state: Tensor, device: torch.device) -> None:
+    if name == "cpu":
+        torch.set_rng_state(state)
+    elif device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+
+
+@contextlib.contextmanager
+def forked_generators(ranks: Ranks) -> Iterator[None]:
+    """Leave torch's own generators as they were."""
+    with torch.random.fork_rng([ranks.device] if ranks.device.type == "cuda" else []):
+        yield

@@ -1,0 +1,59 @@
+"""`momentprop paper`: the paper's examples, each as a table and a figure."""
+
+import difflib
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from momentprop.experiments import figures
+from momentprop.experiments.paper import EXPERIMENTS
+from momentprop.user_error import UserError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command(epilog=_listed())(paper)
+
+
+def paper(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which one (see below), or all.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the folder `paper` is to be.")] = Path("results"),
+    quick: Annotated[bool, typer.Option("--quick", help="Few draws, to see that it works.")] = False,
+) -> None:
+    """Reproduce a table or a figure of the paper.
+
+    It prints the table and writes NAME.json (the numbers), NAME.md (the table), NAME.png and NAME.svg (the figure)
+    into DIR/paper.
+    """
+    names = _names(name)
+    figures.require()
+    for chosen in names:
+        _run(chosen, out / "paper", quick)
+
+
+def _listed() -> str:
+    """Return the names with their titles, one a line; the backspace keeps the lines as they are."""
+    width = max(map(len, EXPERIMENTS))
+    lines = [f"  {name:{width}}  {experiment.TITLE}" for name, experiment in EXPERIMENTS.items()]
+    return "\n".join(["\b", "Names:", *lines, f"  {'all':{width}}  all of them, one after the other"])
+
+
+def _names(name: str) -> list[str]:
+    if name == "all":
+        return list(EXPERIMENTS)
+    name = name.replace("_", "-")
+    if name in EXPERIMENTS:
+        return [name]
+    near = difflib.get_close_matches(name, EXPERIMENTS, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise UserError(f"the paper has no {name!r}: {hint}choose {', '.join(EXPERIMENTS)} or all")
+
+
+def _run(name: str, out: Path, quick: bool) -> None:
+    started = time.perf_counter()
+    result = EXPERIMENTS[name].run(out, quick)
+    files = result.save(out, name)
+    print(result.markdown)
+    print(f"\nWritten to {', '.join(map(str, files))} ({time.perf_counter() - started:.1f} s)\n", flush=True)

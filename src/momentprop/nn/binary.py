@@ -33,7 +33,8 @@ class StochasticBinary(Noisy):
 
     Args:
         noise: a name (see `momentprop.noises.noise`) or a `torch.distributions.Distribution` with a `cdf`.
-        low, high: the two values of the unit: 0 and 1, or -1 and 1.
+        low: the value of the unit where $X < Z$: 0, or -1.
+        high: its value otherwise.
         method: how the expectation over a value's variance is taken: `"exact"`, or one of the paper's (`"ap2a"`,
             `"ap2b"`, and for logistic noise `"pea"`, `"mackay"`). `None` leaves it to the type of the value, for which
             `"ap2b"` is natural if it is `Logistic` or `Fitted`.

@@ -197,7 +197,7 @@ def test_families_keep_their_type_and_are_plain_at_zero_variance(name: str, fami
 
 @pytest.mark.parametrize("family", [Logistic, Fitted])
 @pytest.mark.parametrize("name", FAMILY_CALLS)
-def test_families_have_right_gradients_and_compile(name: str, family: type[Normal]) -> None:
+def test_families_have_right_gradients(name: str, family: type[Normal]) -> None:
     generator = torch.Generator().manual_seed(0)
     mean = torch.randn(6, generator=generator, dtype=torch.float64).requires_grad_()
     variance = (torch.rand(6, generator=generator, dtype=torch.float64) + 0.1).requires_grad_()
@@ -207,9 +207,6 @@ def test_families_have_right_gradients_and_compile(name: str, family: type[Norma
         return y.loc, y.variance
 
     assert torch.autograd.gradcheck(moments, (mean, variance))
-    torch.compiler.reset()
-    compiled = torch.compile(moments, fullgraph=True, backend="aot_eager")(mean, variance)
-    torch.testing.assert_close(compiled, moments(mean, variance))
 
 
 def test_fitted_differs_from_normal_where_the_paper_fitted() -> None:

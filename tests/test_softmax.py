@@ -367,6 +367,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.full  # `tests/test_compile.py` compiles each rule once
 @pytest.mark.parametrize("name", CALLS)
 def test_compiled_calls_equal_eager_ones(name: str) -> None:
     torch.compiler.reset()

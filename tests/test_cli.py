@@ -142,7 +142,7 @@ def test_data_are_got_listed_and_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(catalogue.RECIPES, "tiny", tiny_data.recipe())
     root = ["--root", str(tmp_path)]
     assert cli.main(["data", "list", *root]) == 0
-    assert "tiny           not there: run `momentprop data get tiny`" in capsys.readouterr().out
+    assert f"tiny           not there: run `momentprop data get tiny --root {tmp_path}`" in capsys.readouterr().out
     (tmp_path / "tiny").mkdir()
     for name, content in tiny_data.FILES.items():
         (tmp_path / "tiny" / name).write_bytes(content)

@@ -343,13 +343,14 @@ def test_an_installed_debian_package_is_read_where_it_lies(use, tmp_path):
     assert_complete(tmp_path)
 
 
-def test_a_debian_package_is_fetched_and_read_without_being_installed(programs, use, tmp_path):
+def test_a_debian_package_is_fetched_and_read_without_being_installed(programs, use, tmp_path, monkeypatch):
     archive = tmp_path / "files.tar"
     archive.write_bytes(tiny_data.tar_of({f"./{MEMBERS[name]}": content for name, content in FILES.items()}))
     put_program(programs, "apt-get", '[ "$*" = "download tiny" ] && touch tiny_1_all.deb')
     put_program(programs, "dpkg-deb", f'[ "$1" = --fsys-tarfile ] && [ -f "$2" ] && cat {archive}')
     use(more=(sources.Debian("tiny", MEMBERS, decode_idx, root=tmp_path / "nothing"),))
-    data.get("tiny", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    data.get("tiny", ".")  # a relative folder, which the client must find from its own
     assert_complete(tmp_path)
 
 

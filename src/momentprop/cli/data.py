@@ -54,7 +54,8 @@ def list_(root: _Root = None) -> None:
     for name in (library.EMBEDDED, *RECIPES):
         size = library.size(name, root)
         if size is None:
-            print(f"{name:13}  not there: run `momentprop data get {name}`")
+            where = "" if root is None else f" --root {root}"
+            print(f"{name:13}  not there: run `momentprop data get {name}{where}`")
         else:
             print(f"{name:13}  {size / 1e6:5.1f} MB in {library.folder(name, root)}")
 

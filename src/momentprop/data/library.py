@@ -72,7 +72,8 @@ def folder(name: str, root: Root = None) -> Path:
     if name == EMBEDDED:
         return Path(str(resources.files("momentprop.data"))) / EMBEDDED
     recipe(name)
-    return (store.default_root() if root is None else Path(root).expanduser()) / name
+    place = store.default_root() if root is None else Path(root).expanduser()
+    return place.absolute() / name  # package clients run in folders of their own
 
 
 def size(name: str, root: Root = None) -> int | None:

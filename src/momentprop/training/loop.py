@@ -61,7 +61,7 @@ def fit(
     (20, True)
 
     Args:
-        model: any module; by method `ap2` it is run as by `propagate`.
+        model: any module; by method `ap2` it is run as by `propagate`. It comes back on the device that it was on.
         examples: a pair of tensors (inputs, targets), a `momentprop.data.Split`, or any map-style data set.
         settings: how to train.
         validation: examples to evaluate with after every epoch.
@@ -73,6 +73,7 @@ def fit(
         progress: show it.
     """
     ranks = processes(settings.device)
+    home = next((parameter.device for parameter in model.parameters()), ranks.device)
     with forked_generators(ranks):
         folder = None if out is None else Folder(Path(out), settings)
         found = None if folder is None else folder.open(resume=resume, overwrite=overwrite)
@@ -82,6 +83,7 @@ def fit(
             trainer.restore(found)
         with Progress(settings.epochs, progress and ranks.is_first) as bar:
             trainer.run(bar, tensorboard)
+        model.to(home)
         return trainer.position.history
 
 

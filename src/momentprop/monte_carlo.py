@@ -6,7 +6,7 @@ mean lose digits, and no draw is kept.
 
 import contextlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,10 @@ from torch.overrides import TorchFunctionMode
 from momentprop.values import Estimate
 
 MEMORY = 2**29
-"""Draws are made together as long as the tensors of their operations take less than this many bytes."""
+"""Draws are made together as long as the tensors of their operations take less than this many bytes.
+
+On a GPU it is a sixteenth of the free memory, if that is more: many small steps would leave it idle.
+"""
 
 Draw = Callable[[], Sequence[Tensor]]
 """Makes one draw of several tensors."""
@@ -93,27 +96,42 @@ class _Bytes(TorchFunctionMode):
 
 
 def stream(draw: Draw, samples: int, *, together: bool = True, title: str = "sampling") -> list[Estimate]:
-    """Estimate the moments of `draw`'s tensors from a number of draws.
+    """Estimate the moments of `draw`'s tensors from a number of draws."""
+    moments: list[Moments] = []
+    dtypes: list[torch.dtype] = []
+    with torch.no_grad():
+        for drawn in chunks(draw, samples, together=together, title=title):
+            if not moments:
+                moments = [Moments() for _ in drawn]
+                dtypes = [torch.promote_types(tensor.dtype, torch.float32) for tensor in drawn]
+            for moment, tensor in zip(moments, drawn, strict=True):
+                moment.add(tensor)
+    return [moment.estimate(dtype) for moment, dtype in zip(moments, dtypes, strict=True)]
+
+
+def chunks(draw: Draw, samples: int, *, together: bool = True, title: str = "sampling") -> Iterator[Sequence[Tensor]]:
+    """Make a number of draws, and give some at a time, stacked along a new first dimension.
 
     Where `together` allows it and torch can, several draws are made at once by `vmap`, within `MEMORY`.
     """
-    with torch.no_grad(), progress(samples, title) as bar:
+    with progress(samples, title) as bar:
         with _Bytes() as counted:
             first = draw()
-        moments = [Moments() for _ in first]
-        _take_up(moments, [tensor.unsqueeze(0) for tensor in first])
+        yield [tensor.unsqueeze(0) for tensor in first]
         bar.update(1)
-        done, chunk = 1, MEMORY // max(counted.total, 1) if together and first else 1
+        done, chunk = 1, _budget(first[0].device) // max(counted.total, 1) if together and first else 1
         while done < samples:
             chunk = min(chunk, samples - done)
             draws = _several(draw, chunk) if chunk > 1 else None
             if draws is None:
                 chunk, draws = 1, [tensor.unsqueeze(0) for tensor in draw()]
-            _take_up(moments, draws)
+            yield draws
             bar.update(chunk)
             done += chunk
-    dtypes = [torch.promote_types(tensor.dtype, torch.float32) for tensor in first]
-    return [moment.estimate(dtype) for moment, dtype in zip(moments, dtypes, strict=True)]
+
+
+def _budget(device: torch.device) -> int:
+    return max(MEMORY, torch.cuda.mem_get_info(device)[0] // 16) if device.type == "cuda" else MEMORY
 
 
 def _several(draw: Draw, count: int) -> Sequence[Tensor] | None:
@@ -124,11 +142,6 @@ def _several(draw: Draw, count: int) -> Sequence[Tensor] | None:
             return torch.func.vmap(lambda _: tuple(draw()), randomness="different")(torch.arange(count))
     except Exception:  # a single draw worked, so this is no error of the model
         return None
-
-
-def _take_up(moments: Sequence[Moments], draws: Sequence[Tensor]) -> None:
-    for moment, drawn in zip(moments, draws, strict=True):
-        moment.add(drawn)
 
 
 def progress(total: int, title: str) -> Any:

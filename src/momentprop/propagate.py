@@ -79,12 +79,30 @@ def propagate(
     """
     if calibration is not None:
         raise NotImplementedError("calibration is not available yet: pass calibration=None")
-    kind = _kind(method, family)
     if method == "sample" and samples < 2:
         raise ValueError(f"a variance takes at least 2 samples, but samples is {samples}")
+    kind = _kind(method, family)
+    recording = Recording(model, kind, record)
+    with prepared(model, args, kwargs, kind, recording, input_variance, dropout, fallback, seed) as run:
+        output, recorded = _estimated(run, samples, may_vectorize(model)) if method == "sample" else run()
+    return output if record is False else (output, recorded)
+
+
+@contextlib.contextmanager
+def prepared(
+    model: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    kind: type[Value],
+    recording: "Recording",
+    input_variance: Tensor | float | None,
+    dropout: bool,
+    fallback: Any,
+    seed: int | None,
+) -> Iterator[Callable[[], tuple[Any, dict[str, Any]]]]:
+    """Make the model ready for a method; inside, a function runs it and gives its output and what was recorded."""
     inputs = _Inputs(args, kwargs, input_variance)
     propagation = Propagation(kind, fallbacks.named(fallback))
-    recording = _Recording(model, kind, record)
 
     def run() -> tuple[Any, dict[str, Any]]:
         recording.start()
@@ -94,8 +112,7 @@ def propagate(
         return _as_values(output, kind), recording.values
 
     with _seeded(seed), _training_all_but_norms(model) if dropout else contextlib.nullcontext(), recording:
-        output, recorded = _estimated(run, samples, _may_vectorize(model)) if method == "sample" else run()
-    return output if record is False else (output, recorded)
+        yield run
 
 
 def _kind(method: str, family: str) -> type[Value]:
@@ -209,16 +226,23 @@ def _is_floating(x: Any) -> bool:
     return isinstance(x, Tensor) and x.is_floating_point()
 
 
-class _Recording(contextlib.AbstractContextManager["_Recording"]):
-    """Keeps a copy of the value at every module, or at the modules named."""
+class Recording(contextlib.AbstractContextManager["Recording"]):
+    """Keeps what `keep` makes of the value at every module, or at the modules named; by default a copy."""
 
-    def __init__(self, model: Callable[..., Any], kind: type[Value], record: bool | Sequence[str]) -> None:
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        kind: type[Value],
+        record: bool | Sequence[str],
+        keep: Callable[[str, Any], Any] | None = None,
+    ) -> None:
         self.kind = kind
+        self.keep = keep or _copies
         self.values: dict[str, Any] = {}
         self.modules = _recorded_modules(model, record)
         self.handles: list[Any] = []
 
-    def __enter__(self) -> "_Recording":
+    def __enter__(self) -> "Recording":
         self.handles = [module.register_forward_hook(self._hook(path)) for path, module in self.modules.items()]
         return self
 
@@ -233,10 +257,14 @@ class _Recording(contextlib.AbstractContextManager["_Recording"]):
     def _hook(self, path: str) -> Callable[..., None]:
         def keep(module: nn.Module, args: Any, output: Any) -> None:
             calls = sum(key.split("#")[0] == path for key in self.values)
-            copies = pytree.tree_map(_copied, _as_values(output, self.kind), is_leaf=_is_value)
-            self.values[f"{path}#{calls + 1}" if calls else path] = copies
+            key = f"{path}#{calls + 1}" if calls else path
+            self.values[key] = self.keep(key, _as_values(output, self.kind))
 
         return keep
+
+
+def _copies(path: str, tree: Any) -> Any:
+    return pytree.tree_map(_copied, tree, is_leaf=_is_value)
 
 
 def _copied(x: Any) -> Any:
@@ -277,7 +305,7 @@ def _estimated(run: Callable[[], Any], samples: int, together: bool) -> Any:
     return pytree.tree_unflatten([next(estimates) if isinstance(leaf, Sample) else leaf for leaf in leaves], structure)
 
 
-def _may_vectorize(model: Callable[..., Any]) -> bool:
+def may_vectorize(model: Callable[..., Any]) -> bool:
     """Whether draws may be made at once: not where a module in training keeps running statistics."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
     return not any(module.training and getattr(module, "running_mean", None) is not None for module in modules)

@@ -7,6 +7,7 @@ from momentprop import nn as nn
 from momentprop import paper as paper
 from momentprop import rules as rules
 from momentprop import torch_gaps as _torch_gaps  # noqa: F401 (for the warnings it installs)
+from momentprop.check import check as check
 from momentprop.dispatch import MissingRule as MissingRule
 from momentprop.dispatch import operation as operation
 from momentprop.dispatch import rule as rule

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from momentprop import Normal, propagate
+from momentprop import Estimate, Normal, propagate
+from momentprop.check import figures
+from momentprop.monte_carlo import Moments
 from tests.architectures import Architecture
 
 Network = Callable[[Any], Any]
@@ -16,8 +18,7 @@ Network = Callable[[Any], Any]
 class Reference(NamedTuple):
     """Mean and deviation of every output by many draws, and what so many draws cannot resolve."""
 
-    mean: Tensor
-    stddev: Tensor
+    truth: Estimate
     mean_floor: float
     std_floor: float
 
@@ -83,37 +84,28 @@ def _batched(run: Network, inputs: Tensor) -> Tensor:
     return outputs.reshape(len(inputs), -1, *outputs.shape[1:])
 
 
-def reference(plain: Tensor, chunks: Iterable[Tensor]) -> Reference:
+def reference(chunks: Iterable[Tensor]) -> Reference:
     """The moments of drawn outputs; what the two halves of the draws differ by tells what they cannot resolve."""
-    center = plain.double()
-    sums = torch.zeros(2, 2, *plain.shape, dtype=torch.float64)  # half, power
-    counts = [0, 0]
+    whole, *halves = (Moments() for _ in range(3))
     for i, outputs in enumerate(chunks):
-        shifted = outputs.double() - center
-        sums[i % 2] += torch.stack([shifted.sum(0), shifted.square().sum(0)])
-        counts[i % 2] += len(outputs)
-    (mean_a, std_a), (mean_b, std_b) = (_moments(sums[half] / counts[half]) for half in (0, 1))
-    mean, stddev = _moments(sums.sum(0) / sum(counts))
-    mean_floor = (mean_a - mean_b).abs().mean() / 2 / stddev.mean()
-    std_floor = (std_a / std_b).log().square().mean().sqrt() / 2
-    return Reference(center + mean, stddev, float(mean_floor), float(std_floor))
-
-
-def _moments(powers: Tensor) -> tuple[Tensor, Tensor]:
-    mean, square = powers
-    return mean, (square - mean.square()).sqrt()
+        whole.add(outputs)
+        halves[i % 2].add(outputs)
+    truth, a, b = (moments.estimate(torch.float64) for moments in (whole, *halves))
+    mean_floor = (a.loc - b.loc).abs().mean() / 2 / truth.stddev.mean()
+    std_floor = (a.stddev / b.stddev).log().square().mean().sqrt() / 2
+    return Reference(truth, float(mean_floor), float(std_floor))
 
 
 def _accuracy(plain: Tensor, value: Normal, chunks: Iterable[Tensor]) -> Accuracy:
-    true = reference(plain, chunks)
-    scale = true.stddev.mean()
-    logs = torch.stack([value.variance.double().log().flatten() / 2, true.stddev.log().flatten()])
+    truth, mean_floor, std_floor = reference(chunks)
+    stddev = value.stddev.double()
+    logs = torch.stack([stddev.log().flatten(), truth.stddev.log().flatten()])
     return Accuracy(
-        mean_ap1=float((plain.double() - true.mean).abs().mean() / scale),
-        mean_ap2=float((value.loc.double() - true.mean).abs().mean() / scale),
-        mean_floor=true.mean_floor,
-        std=float((logs[0] - logs[1]).mean().exp()),
-        std_floor=true.std_floor,
+        mean_ap1=figures.eps_mean(plain.double(), truth),
+        mean_ap2=figures.eps_mean(value.loc.double(), truth),
+        mean_floor=mean_floor,
+        std=figures.eps_std(stddev, truth),
+        std_floor=std_floor,
         correlation=float(torch.corrcoef(logs)[0, 1]),
     )
 

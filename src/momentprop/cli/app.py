@@ -9,7 +9,7 @@ import torch
 import typer
 from typer import TyperException
 
-from momentprop.cli import data, paper, train
+from momentprop.cli import check, data, paper, train
 from momentprop.user_error import UserError
 
 app = typer.Typer(
@@ -63,5 +63,5 @@ def _start(
         print(context.get_help())
 
 
-for _module in (data, train, paper):
+for _module in (check, data, train, paper):
     _module.register(app)

@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from momentprop.tables import table as table
 
 
 @dataclass
@@ -26,24 +27,6 @@ class Result:
         numbers.write_text(_one_line_a_list(json.dumps(self.data, indent=1, allow_nan=False)) + "\n", encoding="utf-8")
         text.write_text(self.markdown + "\n", encoding="utf-8")
         return [numbers, text, *self.figures]
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns are as wide as their cells, so that it also reads well as plain text.
-
-    >>> print(table(("method", "error"), [("AP1", "0.31"), ("AP2", "0.03")]))
-    | method | error |
-    |--------|-------|
-    | AP1    | 0.31  |
-    | AP2    | 0.03  |
-    """
-    widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in (head, *rows)
-    ]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(lines)
 
 
 def grid(limit: float, step: float) -> Tensor:

@@ -1,0 +1,82 @@
+"""Several reports on one page: a table that compares them, the heart of each, and links to the rest."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from momentprop.check import charts, html, words
+from momentprop.check.report import Report
+from momentprop.check.svg import Markup, element
+from momentprop.check.words import Table
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A report, what it is about, and the file of its page, beside that of the overview."""
+
+    title: str
+    about: str
+    report: Report
+    link: str
+
+
+def save(path: Path, title: str, introduction: Sequence[str], entries: Sequence[Entry]) -> Path:
+    """Write the page to a file."""
+    path.write_text(page(title, introduction, entries), encoding="utf-8")
+    return path
+
+
+def page(title: str, introduction: Sequence[str], entries: Sequence[Entry]) -> str:
+    """The whole page."""
+    header = element(
+        "header",
+        element("p", "momentprop check", class_="over"),
+        element("h1", title),
+        *(element("p", html.prose(paragraph), class_="summary") for paragraph in introduction),
+        html.table(comparison(entries)),
+    )
+    return html.document(title, header, *map(_section, entries))
+
+
+def comparison(entries: Sequence[Entry]) -> Table:
+    """The figures at the output, a row for each report, with AP1 beside the method that a report is about."""
+    head = ["at the output", "means off by: AP1", "AP2", "floor", "deviations: AP2", "90 % intervals hold"]
+    head += ["classes off by: AP1", "AP2", "worth draws", "passes"]
+    return head, [[entry.title, *_figures(entry.report)] for entry in entries]
+
+
+def _figures(report: Report) -> list[str]:
+    name = report.chief
+    found, floor = report.at_output(name), report.floor_at_output
+    divergences = report.posterior.methods if report.posterior is not None else {}
+    return [
+        *map(words.number, (report.at_output("ap1").eps_mean, found.eps_mean, floor.eps_mean)),
+        "× " + words.number(found.eps_std),
+        words.percent(found.coverage.get("90")),
+        *(words.number(min(divergences[each].values(), default=None)) if each in divergences else words.NONE
+          for each in ("ap1", name)),
+        words.brief_worth(found.worth_mean, report.samples),
+        words.number(report.cost[name].measured),
+    ]  # fmt: skip
+
+
+def _section(entry: Entry) -> Markup:
+    report = entry.report
+    shown = [html.output_units(example, report.methods) for example in report.examples[:1]]
+    classes = [
+        html.figure(charts.probabilities(example, report.methods), f"Class probabilities of {example.name}.")
+        for example in report.examples[:2]
+        if example.probabilities
+    ]
+    note = "Grey: what the draws say. A dashed line is a mean alone, a bell a mean and a deviation."
+    return html.section(
+        entry.title,
+        entry.about,
+        element("p", html.prose(report.summary)),
+        html.tiles(report),
+        html.legend(report.methods, drawn="Monte Carlo"),
+        element("p", note, class_="note"),
+        *shown,
+        element("div", *classes, class_="pair"),
+        element("p", element("a", "The whole report", href=entry.link), ": every layer, more inputs, all numbers."),
+    )

@@ -1,0 +1,61 @@
+"""The units of a module's output: which are measured, and under which name."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from momentprop.values import Value
+
+
+def name_of_output(model: Any) -> str:
+    """The name of the model's own output, beside those of its modules."""
+    children = dict(model.named_children()) if isinstance(model, nn.Module) else {}
+    return "output" if "output" not in children else "(output)"
+
+
+def leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """The values of an output, each with a name: `name` itself, or `name.key` and `name[index]` inside a structure."""
+    if isinstance(tree, Value):
+        yield name, tree
+    elif isinstance(tree, Mapping):
+        for key, item in tree.items():
+            yield from leaves(item, f"{name}.{key}")
+    elif isinstance(tree, list | tuple):
+        for index, item in enumerate(tree):
+            yield from leaves(item, f"{name}[{index}]")
+    elif not isinstance(tree, Tensor):
+        found = pytree.tree_leaves(tree, is_leaf=lambda x: isinstance(x, Value))
+        values = [value for value in found if isinstance(value, Value)]
+        yield from ((f"{name}[{index}]", value) for index, value in enumerate(values))
+
+
+class Picker:
+    """Picks at most `limit` units of every output, at random but always the same ones of outputs of one size."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.shapes: dict[str, tuple[int, ...]] = {}  # of everything that was picked from
+        self.paths: dict[str, str] = {}  # of the modules whose outputs these are
+        self._indices: dict[tuple[int, torch.device], Tensor] = {}
+
+    def __call__(self, path: str, tree: Any) -> dict[str, Any]:
+        """The picked units of each value of an output, as flat values."""
+        found = dict(leaves(tree, path))
+        self.shapes.update((name, tuple(value.shape)) for name, value in found.items())
+        self.paths.update(dict.fromkeys(found, path))
+        return {name: self._flat(value) for name, value in found.items()}
+
+    def _flat(self, value: Any) -> Any:
+        if self.limit is None or value.numel() <= self.limit:
+            return value.each(lambda part: part.clone().flatten())
+        index = self._index(value.numel(), value.device)
+        return value.each(lambda part: part.flatten()[index])
+
+    def _index(self, count: int, device: torch.device) -> Tensor:
+        if (count, device) not in self._indices:
+            shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(count))
+            self._indices[count, device] = shuffled[: self.limit].sort().values.to(device)
+        return self._indices[count, device]

@@ -1,0 +1,145 @@
+"""`momentprop check`: how accurate the propagation is on a network of the user's."""
+
+import dataclasses
+import importlib
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor, nn
+
+import momentprop
+from momentprop.user_error import UserError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command(epilog="Example: momentprop check nets:lenet --data x.npy --variance 0.01 --html report.html")(check)
+
+
+def check(
+    context: typer.Context,
+    factory: Annotated[str, typer.Argument(metavar="MODULE:FACTORY", help="A function that makes the network.")],
+    data: Annotated[Path, typer.Option(metavar="FILE", help="The inputs: a .npy file, or a tensor in a .pt file.")],
+    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="Its weights: .safetensors or .pt.")] = None,
+    variance: Annotated[float | None, typer.Option(min=0.0, help="The variance of every input.")] = None,
+    dropout: Annotated[bool, typer.Option("--dropout", help="Let the dropout of the network act.")] = False,
+    methods: Annotated[str, typer.Option(metavar="NAMES", help="What to compare, with commas.")] = "ap1,ap2",
+    samples: Annotated[int, typer.Option(min=2, help="The number of Monte Carlo draws.")] = 1000,
+    seed: Annotated[int, typer.Option(help="The seed of the draws.")] = 0,
+    inputs: Annotated[int | None, typer.Option(min=1, help="Take only so many inputs of the file.")] = None,
+    class_names: Annotated[str | None, typer.Option(metavar="NAMES", help="Names of the classes, with commas.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a page.")] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all numbers.")] = None,
+) -> None:
+    """Compare AP1 and AP2 with Monte Carlo at every layer of a network, and say how accurate they are.
+
+    Prints tables, and writes a report to read in a browser. MODULE is looked for in the current folder as well; FACTORY
+    is called without arguments and gives an `nn.Module`, which is put into evaluation mode.
+    """
+    model = _loaded(_made(factory), weights).eval()
+    x = _inputs(data)[:inputs]
+    _try(
+        torch.no_grad()(lambda: model(x)),
+        f"the network does not take an input of shape {tuple(x.shape)} and type {x.dtype}",
+    )
+    names = None if class_names is None else class_names.split(",")
+    options: dict[str, Any] = {"methods": methods.split(","), "samples": samples, "seed": seed, "class_names": names}
+    try:
+        report = momentprop.check(model, x, input_variance=variance, dropout=dropout, **options)
+    except (TypeError, ValueError, momentprop.MissingRule) as error:
+        raise UserError(str(error)) from error
+    report = dataclasses.replace(report, call=_command(context))
+    print(report)
+    if json is not None:
+        json.write_text(report.to_json(), encoding="utf-8")
+    if html is not None:
+        print(f"\nThe report is in {report.save_html(html)}: open it in a browser.")
+
+
+def _command(context: typer.Context) -> str:
+    """The command as it was given."""
+    words = ["momentprop", "check"]
+    for parameter in context.command.params:
+        source, value = context.get_parameter_source(parameter.name or ""), context.params.get(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            option = parameter.opts[:1] if parameter.param_type_name == "option" else []
+            words += option if value is True else [*option, str(value)]
+    return shlex.join(words)
+
+
+def _made(factory: str) -> nn.Module:
+    """The network that `MODULE:FACTORY` makes."""
+    module_name, colon, name = factory.partition(":")
+    if not (module_name and colon and name):
+        raise UserError(f"{factory!r} names no factory: write MODULE:FACTORY, such as nets:lenet")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = _try(lambda: importlib.import_module(module_name), f"cannot import {module_name!r}")
+    finally:
+        sys.path.remove(str(Path.cwd()))
+    if not hasattr(module, name):
+        raise UserError(f"the module {module_name!r} has no {name!r}")
+    made = _try(getattr(module, name), f"{factory}() failed")
+    if not isinstance(made, nn.Module):
+        raise UserError(f"{factory}() gives a {type(made).__name__}, but must give an nn.Module")
+    return made
+
+
+def _loaded(model: nn.Module, weights: Path | None) -> nn.Module:
+    if weights is None:
+        return model
+    state = _read(weights, {".safetensors": _safetensors, ".pt": _torch, ".pth": _torch})
+    _try(lambda: model.load_state_dict(state), f"{weights} does not fit the network")
+    return model
+
+
+def _inputs(path: Path) -> Tensor:
+    x = _read(path, {".npy": _numpy, ".pt": _torch, ".pth": _torch})
+    if not isinstance(x, Tensor) or not x.ndim:
+        raise UserError(f"{path} holds no tensor with a first dimension of inputs")
+    return x.float() if x.dtype == torch.float64 else x
+
+
+def _read(path: Path, readers: dict[str, Callable[[Path], Any]]) -> Any:
+    if path.suffix not in readers:
+        raise UserError(f"cannot read {path}: the name of the file must end in {' or '.join(readers)}")
+    if not path.is_file():
+        raise UserError(f"there is no file {path}")
+    return _try(lambda: readers[path.suffix](path), f"cannot read {path}")
+
+
+def _numpy(path: Path) -> Tensor:
+    import numpy as np
+
+    return torch.from_numpy(np.load(path, allow_pickle=False))
+
+
+def _safetensors(path: Path) -> Any:
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+def _torch(path: Path) -> Any:
+    return torch.load(path, weights_only=True, map_location="cpu")
+
+
+def _try(action: Callable[[], Any], failure: str) -> Any:
+    """Do what may fail for reasons of the user's, and say so in one line."""
+    try:
+        return action()
+    except ImportError as error:
+        if error.name in ("numpy", "safetensors"):
+            raise UserError(f'{failure}: run `pip install "momentprop[experiments]"`') from error
+        raise UserError(f"{failure}: {_line(error)}") from error
+    except Exception as error:
+        raise UserError(f"{failure}: {_line(error)}") from error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

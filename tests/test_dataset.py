@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset
 
-from momentprop.data import Dataset, Split, digits, load
+from momentprop.data import DataError, Dataset, Split, catalogue, digits, load, load_split
 from momentprop.data.arrays import Arrays
 from momentprop.data.dataset import channel_statistics
 from momentprop.data.store import checksum, read, write
@@ -137,3 +137,20 @@ def test_the_checksum_does_not_depend_on_how_the_tensor_lies_in_memory():
     strided = images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
     assert not strided.is_contiguous()
     assert checksum(Arrays(strided, labels)) == checksum(Arrays(images, labels))
+
+
+def test_one_split_is_read_without_the_file_of_the_other(monkeypatch, tmp_path):
+    monkeypatch.setitem(catalogue.RECIPES, "mnist", tiny_data.recipe())
+    (tmp_path / "mnist").mkdir()
+    write(tmp_path / "mnist" / "test.safetensors", tiny_data.SPLITS["test"])
+    found = load_split("mnist", "test", tmp_path)
+    assert torch.equal(found.images, tiny_data.SPLITS["test"].images)
+    assert found.labels.dtype == torch.int64
+    for missing in (lambda: load_split("mnist", "train", tmp_path), lambda: load("mnist", tmp_path)):
+        with pytest.raises(DataError, match=r"mnist is not in .*: run `momentprop data get mnist --root"):
+            missing()
+
+
+def test_a_split_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match=r"There is no split 'validation'; write `load_split\('digits', \"test\"\)`"):
+        load_split("digits", "validation")

@@ -11,4 +11,5 @@ from momentprop.data.embedded import digits as digits
 from momentprop.data.errors import DataError as DataError
 from momentprop.data.library import get as get
 from momentprop.data.library import load as load
+from momentprop.data.library import load_split as load_split
 from momentprop.data.store import default_root as default_root

@@ -15,6 +15,9 @@ from momentprop.data.errors import DataError, SourceError
 EMBEDDED = "digits"
 """The data set that is inside the package."""
 
+DIGITS = tuple("0123456789")
+"""Its classes."""
+
 Root = str | Path | None
 """The folder of all data sets, or None for the default one."""
 
@@ -53,18 +56,16 @@ def load(name: str, root: Root = None) -> Dataset:
 
     The images are mapped from their file, and their SHA-256 is verified.
     """
-    if name == EMBEDDED:
-        splits = {split: embedded.read(split) for split in ("train", "test")}
-        return _dataset(name, tuple("0123456789"), splits)
-    place, wanted = folder(name, root), recipe(name)
-    command = f"momentprop data get {name}" + ("" if root is None else f" --root {root}")
-    try:
-        splits = _read(wanted, place)
-    except FileNotFoundError as error:
-        raise DataError(f"{name} is not in `{place.parent}`: run `{command}`") from error
-    except DataError as error:
-        raise DataError(f"{error}; run `{command}` to get it again") from error
-    return _dataset(name, wanted.classes, splits)
+    train, test = (load_split(name, split, root) for split in ("train", "test"))
+    return Dataset(name, DIGITS if name == EMBEDDED else recipe(name).classes, train, test)
+
+
+def load_split(name: str, split: str, root: Root = None) -> Split:
+    """Return the `"train"` or the `"test"` images of a data set; the file of the other ones need not be there."""
+    if split not in ("train", "test"):
+        raise ValueError(f'There is no split {split!r}; write `load_split({name!r}, "test")`, or `"train"`.')
+    images, labels = embedded.read(split) if name == EMBEDDED else _stored(name, split, root)
+    return Split(images, labels.long())
 
 
 def folder(name: str, root: Root = None) -> Path:
@@ -87,6 +88,18 @@ def _file(place: Path, split: str) -> Path:
     return place / f"{split}.safetensors"
 
 
+def _stored(name: str, split: str, root: Root) -> Arrays:
+    """Return a split that was fetched, or say how to get it."""
+    place, expected = folder(name, root), recipe(name).checksums[split]
+    command = f"momentprop data get {name}" + ("" if root is None else f" --root {root}")
+    try:
+        return store.read(_file(place, split), expected)
+    except FileNotFoundError as error:
+        raise DataError(f"{name} is not in `{place.parent}`: run `{command}`") from error
+    except DataError as error:
+        raise DataError(f"{error}; run `{command}` to get it again") from error
+
+
 def _read(wanted: Recipe, place: Path) -> dict[str, Arrays]:
     return {split: store.read(_file(place, split), expected) for split, expected in wanted.checksums.items()}
 
@@ -100,11 +113,6 @@ def _problem(wanted: Recipe, place: Path) -> str | None:
     except DataError as error:
         return str(error)
     return None
-
-
-def _dataset(name: str, classes: tuple[str, ...], splits: dict[str, Arrays]) -> Dataset:
-    train, test = (Split(splits[split].images, splits[split].labels.long()) for split in ("train", "test"))
-    return Dataset(name, classes, train, test)
 
 
 def _remove_leftovers(place: Path) -> None:

@@ -40,8 +40,8 @@ def test_an_experiment_prints_its_table_and_names_its_files(name, tmp_path, caps
         assert str(file) in printed
 
 
-def test_all_runs_every_experiment(tmp_path, capsys, monkeypatch):
-    few = {name: EXPERIMENTS[name] for name in ("pea", "relu-mean")}
+def test_all_runs_every_experiment_that_needs_no_data(tmp_path, capsys, monkeypatch):
+    few = {name: EXPERIMENTS[name] for name in ("pea", "relu-mean", "accuracy-lenet")}
     monkeypatch.setattr(paper, "EXPERIMENTS", few)
     assert cli.main(["paper", "all", "--out", str(tmp_path)]) == 0
     assert sorted(path.name for path in tmp_path.glob("paper/*.json")) == ["pea.json", "relu-mean.json"]
@@ -49,7 +49,7 @@ def test_all_runs_every_experiment(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("and-gates", "did you mean and-gate? choose"), ("zzz", "'zzz': choose and-")]
+    ("name", "hint"), [("and-gates", "did you mean and-gate? choose"), ("zzz", "'zzz': choose first-figure, and-gate")]
 )
 def test_an_unknown_name_gives_one_line_with_the_choices(name, hint, tmp_path, capsys):
     assert cli.main(["paper", name, "--out", str(tmp_path)]) == 2
@@ -57,7 +57,7 @@ def test_an_unknown_name_gives_one_line_with_the_choices(name, hint, tmp_path, c
     assert printed.out == ""
     assert printed.err.count("\n") == 1
     assert hint in printed.err
-    assert "relu-mean, truth or all" in printed.err
+    assert "accuracy-lenet, accuracy-cifar or all" in printed.err
 
 
 def test_a_missing_extra_gives_one_line_that_says_what_to_install(tmp_path, capsys, monkeypatch):

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from momentprop.experiments import figures
-from momentprop.experiments.paper import EXPERIMENTS
+from momentprop.experiments.options import Options
+from momentprop.experiments.paper import EXPERIMENTS, NEED_DATA
 from momentprop.user_error import UserError
 
 
@@ -21,28 +22,35 @@ def paper(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Which one (see below), or all.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the folder `paper` is to be.")] = Path("results"),
     quick: Annotated[bool, typer.Option("--quick", help="Few draws, to see that it works.")] = False,
+    root: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder of the data sets.")] = None,
+    networks: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder of trained networks.")] = None,
+    device: Annotated[str, typer.Option(help="Where the accuracies are computed: auto, cpu, cuda.")] = "auto",
 ) -> None:
     """Reproduce a table or a figure of the paper.
 
     It prints the table and writes NAME.json (the numbers), NAME.md (the table), NAME.png and NAME.svg (the figure)
-    into DIR/paper.
+    into DIR/paper. The accuracies are those of trained networks, which lie in `results/networks` of the repository, on
+    test images that `momentprop data get` fetches.
     """
     names = _names(name)
     figures.require()
+    options = Options(quick, root, networks, device)
     for chosen in names:
-        _run(chosen, out / "paper", quick)
+        _run(chosen, out / "paper", options)
 
 
 def _listed() -> str:
     """Return the names with their titles, one a line; the backspace keeps the lines as they are."""
     width = max(map(len, EXPERIMENTS))
     lines = [f"  {name:{width}}  {experiment.TITLE}" for name, experiment in EXPERIMENTS.items()]
-    return "\n".join(["\b", "Names:", *lines, f"  {'all':{width}}  all of them, one after the other"])
+    return "\n".join(
+        ["\b", "Names:", *lines, f"  {'all':{width}}  all of them but the accuracies, which need data sets"]
+    )
 
 
 def _names(name: str) -> list[str]:
     if name == "all":
-        return list(EXPERIMENTS)
+        return [each for each in EXPERIMENTS if each not in NEED_DATA]
     name = name.replace("_", "-")
     if name in EXPERIMENTS:
         return [name]
@@ -51,9 +59,9 @@ def _names(name: str) -> list[str]:
     raise UserError(f"the paper has no {name!r}: {hint}choose {', '.join(EXPERIMENTS)} or all")
 
 
-def _run(name: str, out: Path, quick: bool) -> None:
+def _run(name: str, out: Path, options: Options) -> None:
     started = time.perf_counter()
-    result = EXPERIMENTS[name].run(out, quick)
+    result = EXPERIMENTS[name].run(out, options)
     files = result.save(out, name)
     print(result.markdown)
     print(f"\nWritten to {', '.join(map(str, files))} ({time.perf_counter() - started:.1f} s)\n", flush=True)

@@ -3,10 +3,14 @@
 from pathlib import Path
 from typing import Protocol
 
+from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.paper import (
+    accuracy_cifar,
+    accuracy_lenet,
     activations,
     and_gate,
     density,
+    first_figure,
     kl_bias,
     or_gate,
     pea,
@@ -22,12 +26,27 @@ class Experiment(Protocol):
     NAME: str
     TITLE: str
 
-    def run(self, out: Path, quick: bool = False) -> Result:
-        """Compute the numbers and draw the figures into a folder; `quick` takes fewer draws."""
+    def run(self, out: Path, options: Options = DEFAULTS) -> Result:
+        """Compute the numbers and draw the figures into a folder."""
         ...
 
 
-_ALL: tuple[Experiment, ...] = (and_gate, or_gate, pea, density, kl_bias, activations, relu_mean, truth)
+_ALL: tuple[Experiment, ...] = (
+    first_figure,
+    and_gate,
+    or_gate,
+    pea,
+    density,
+    kl_bias,
+    activations,
+    relu_mean,
+    truth,
+    accuracy_lenet,
+    accuracy_cifar,
+)
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.NAME: experiment for experiment in _ALL}
 """The experiments by the names that `momentprop paper` knows."""
+
+NEED_DATA = (accuracy_lenet.NAME, accuracy_cifar.NAME)
+"""Those that need a data set to be there; `momentprop paper all` leaves them out."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import momentprop
 from momentprop.experiments.figures import draw
+from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.result import Result, grid, numbers, table
 
 if TYPE_CHECKING:
@@ -70,9 +71,9 @@ def measure(unit: nn.Module, fine: Tensor, coarse: Tensor, draws: int) -> Propag
     return Propagated(moments(fine), moments(fine, family="fitted"), moments(coarse), drawn, draws)
 
 
-def run(out: Path, quick: bool = False) -> Result:
+def run(out: Path, options: Options = DEFAULTS) -> Result:
     """Propagate through all units; `quick` takes fewer draws."""
-    draws = 20_000 if quick else 400_000
+    draws = 20_000 if options.quick else 400_000
     fine = grid(RANGE, 0.05)
     coarse = grid(3.0, 0.75)
     results = {name: measure(unit, fine, coarse, draws) for name, unit in UNITS.items()}

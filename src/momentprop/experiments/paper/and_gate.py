@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.paper.gates import INPUTS, LOGIT, Gate, measure, methods_table, plot, shown
 from momentprop.experiments.result import Result, table
 
@@ -17,9 +18,9 @@ PRINTED = ((0.00015, 0.00015), (0.05, 0.05), (0.95, 0.95), (0.077, 0.0027), (0.2
 
 
 @torch.no_grad()
-def run(out: Path, quick: bool = False) -> Result:
+def run(out: Path, options: Options = DEFAULTS) -> Result:
     """Compute the table by exact sums, by each method and by draws."""
-    data = measure(GATE, 1000 if quick else 100_000)
+    data = measure(GATE, 1000 if options.quick else 100_000)
     wrong = AS_PRINTED.unit(torch.tensor(INPUTS, dtype=torch.float64))
     for i, (row, (expected, ap1)) in enumerate(zip(data["rows"], PRINTED, strict=True)):
         row["printed"] = {"exact": expected, "AP1": ap1}

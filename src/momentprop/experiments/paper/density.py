@@ -13,6 +13,7 @@ from torch.distributions import Normal
 
 from momentprop.distributions import LOGISTIC_VARIANCE, LogisticDistribution
 from momentprop.experiments.figures import LINES, draw
+from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.result import Result, table
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Sum(NamedTuple):
         return 0.5 * STEP * (self.density - self.normal_density).abs().sum().item()
 
 
-def run(out: Path, quick: bool = False) -> Result:
+def run(out: Path, options: Options = DEFAULTS) -> Result:
     """Compute and draw all sums; there is nothing to shorten for `quick`."""
     weights = torch.tensor(WEIGHTS, dtype=torch.float64)
     x = torch.arange(-20.0, 52.0, STEP, dtype=torch.float64)

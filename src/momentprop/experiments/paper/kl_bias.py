@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli
 
 from momentprop.experiments.figures import DASHES, SHADES, draw
+from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.paper.density import WEIGHTS
 from momentprop.experiments.paper.logistic_units import METHODS, affine, feed_forward, seeded
 from momentprop.experiments.result import Result, grid, numbers, table
@@ -68,9 +69,9 @@ def bits(p: Tensor, q: Tensor) -> Tensor:
     return nats.clamp(min=0.0) / math.log(2)  # rounding leaves up to 1e-17 below zero where both agree
 
 
-def run(out: Path, quick: bool = False) -> Result:
+def run(out: Path, options: Options = DEFAULTS) -> Result:
     """Compute all curves; `quick` has fewer biases and trials."""
-    trials, step = (50, 1.0) if quick else (1000, 0.2)
+    trials, step = (50, 1.0) if options.quick else (1000, 0.2)
     biases = grid(-LOWEST, step)
     biases = biases[biases <= HIGHEST + step / 2]
     curves = {}

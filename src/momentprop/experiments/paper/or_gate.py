@@ -2,6 +2,7 @@ r"""The counterpart of the paper's AND: an OR gate, which the standard network o
 
 from pathlib import Path
 
+from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.paper.gates import LOGIT, Gate, measure, methods_table, plot
 from momentprop.experiments.result import Result
 
@@ -11,9 +12,9 @@ TITLE = "OR of two uncertain inputs by a logistic unit: exact sum, AP1, AP2, dra
 GATE = Gate("OR", 2 * LOGIT, -LOGIT)
 
 
-def run(out: Path, quick: bool = False) -> Result:
+def run(out: Path, options: Options = DEFAULTS) -> Result:
     """Compute the table by exact sums, by each method and by draws."""
-    data = measure(GATE, 1000 if quick else 100_000)
+    data = measure(GATE, 1000 if options.quick else 100_000)
     markdown = "\n\n".join(
         [
             f"# {TITLE}",

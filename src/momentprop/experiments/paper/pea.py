@@ -8,6 +8,7 @@ import torch
 from torch.distributions import Laplace
 
 from momentprop.experiments.figures import LINES, draw
+from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.result import Result, grid, numbers, table
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ TITLE = "The piecewise exponential function (PEA) against the logistic function 
 RANGE, STEP = 8.0, 0.01
 
 
-def run(out: Path, quick: bool = False) -> Result:
+def run(out: Path, options: Options = DEFAULTS) -> Result:
     """Compare both functions on a grid; there is nothing to shorten for `quick`."""
     x = grid(RANGE, STEP)
     logistic = torch.sigmoid(x)

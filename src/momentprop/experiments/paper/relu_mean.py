@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 import momentprop
 from momentprop.experiments.figures import LINES, draw
+from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.result import Result, grid, numbers, table
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ TITLE = "The mean of ReLU for normal and logistic inputs, beside ELU (figure)"
 RANGE, STEP = 4.0, 0.01
 
 
-def run(out: Path, quick: bool = False) -> Result:
+def run(out: Path, options: Options = DEFAULTS) -> Result:
     """Compute the three curves; there is nothing to shorten for `quick`."""
     x = grid(RANGE, STEP)
     relu = F.relu(x)

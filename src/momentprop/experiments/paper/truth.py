@@ -19,6 +19,7 @@ from torch.distributions import Bernoulli
 
 from momentprop.belief.divergence import forward_kl
 from momentprop.experiments.figures import LINES, draw
+from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.paper.logistic_units import DEFAULT, feed_forward, network
 from momentprop.experiments.paper.logistic_units import METHODS as FEED_FORWARD
 from momentprop.experiments.result import Result, table
@@ -104,9 +105,9 @@ def measure(networks: int, seed: int = 0) -> Cells:
     return cells
 
 
-def run(out: Path, quick: bool = False) -> Result:
+def run(out: Path, options: Options = DEFAULTS) -> Result:
     """Compare all methods on all kinds of networks; `quick` draws few of them."""
-    networks = 3 if quick else 50
+    networks = 3 if options.quick else 50
     cells = measure(networks)
     everything = torch.cat(list(cells.values()))
     data = {

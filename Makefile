@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(READY) ## Train a small network, propagate noise, compare AP1, AP2 and Monte Carlo
+demo: $(READY) ## Check three LeNets against Monte Carlo, and write reports into demo/
 	$(BIN)/python -m momentprop.demo
 
 # One torch thread in each worker: pytest-xdist already uses every core.
@@ -53,5 +53,5 @@ wheel: $(READY) ## Build the wheel into dist/ and try it in a clean environment
 	rm -rf $(WHEEL_VENV)
 
 clean: ## Remove everything that make has made
-	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests tools docs -name __pycache__ -type d -prune -exec rm -rf {} +

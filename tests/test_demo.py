@@ -1,48 +1,85 @@
 """The demo runs, and shows what it promises."""
 
+import shutil
+import subprocess
+
 import pytest
-import torch
 
 from momentprop import demo
+from momentprop.data import load
+from momentprop.experiments import kept
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 @pytest.fixture(scope="module")
-def summary():
-    (summary,) = demo.main((0.1,), epochs=2, images=30, draws=1000, shown=2)
-    return summary
+def shown(tmp_path_factory):
+    """The folder of the reports, and what is in them."""
+    out = tmp_path_factory.mktemp("demo")
+    return out, demo.main(out, images=32, draws=200)
 
 
-def test_ap2_estimates_the_means_better_than_ap1(summary):
-    assert summary.ap2_mean_error < 0.5 * summary.ap1_mean_error
+def test_a_report_is_written_for_every_network_and_an_overview_links_to_them(shown):
+    out, entries = shown
+    assert sorted(path.name for path in out.iterdir()) == sorted(
+        ["index.html", *(f"{case.name}.html" for case in demo.CASES)]
+    )
+    overview = (out / "index.html").read_text(encoding="utf-8")
+    for entry in entries:
+        assert f'href="{entry.link}"' in overview
+        assert entry.report.model in (out / entry.link).read_text(encoding="utf-8")
 
 
-def test_ap2_estimates_the_class_probabilities_better_than_ap1(summary):
-    assert 0 <= summary.ap2_divergence < 0.8 * summary.ap1_divergence
+def test_ap2_tells_means_and_classes_better_than_ap1(shown):
+    for entry in shown[1]:
+        ap1, ap2 = (entry.report.at_output(name) for name in ("ap1", "ap2"))
+        assert ap2.eps_mean < 0.8 * ap1.eps_mean
+        divergences = entry.report.posterior.methods
+        assert divergences["ap2"]["kl_race"] < 0.8 * divergences["ap1"]["kl"]
 
 
-def test_ap2_underestimates_the_deviations_of_a_trained_network_as_the_demo_says(summary):
-    assert 0.3 < summary.ap2_stddev_factor < 0.9
+def test_deviations_are_as_the_introduction_says(shown):
+    noisy, dropout, bernoulli = (entry.report.at_output("ap2").eps_std for entry in shown[1])
+    assert noisy < 0.75
+    assert dropout == pytest.approx(1, abs=0.15)
+    assert bernoulli == pytest.approx(1, abs=0.15)
 
 
-def test_ap2_estimates_the_deviations_of_an_untrained_network_well():
-    (summary,) = demo.main((0.1,), epochs=0, images=30, draws=1000, shown=0)
-    assert summary.ap2_stddev_factor == pytest.approx(1, abs=0.05)
+def test_the_digits_that_are_shown_are_the_least_certain_ones_first(shown):
+    for entry in shown[1]:
+        certainties = [max(example.probabilities["ap2"]) for example in entry.report.examples]
+        assert len(certainties) == 3
+        assert certainties == sorted(certainties)
+        assert all(example.picture.startswith("data:image/png") for example in entry.report.examples)
 
 
-def test_the_demo_prints_a_table_with_a_row_for_each_image_shown(capsys):
-    demo.main((0.1,), epochs=1, images=4, draws=10, shown=3)
+def test_without_kept_weights_the_networks_are_trained_and_the_user_is_told_where_to_look(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(kept, "FOLDER", tmp_path)
+    demo.main(tmp_path / "demo", images=4, draws=20, training=300)
     printed = capsys.readouterr().out
-    assert "AP1     AP2      MC" in printed
-    assert sum(line.count("|") == 3 and line.lstrip()[:1].isdigit() for line in printed.splitlines()) == 3
+    assert printed.count("Training a LeNet on 300 embedded digits.") == 3
+    assert f"Open {tmp_path / 'demo' / 'index.html'} in a browser" in printed
+    assert "| Random binary units |" in printed
+    assert max(map(len, (line for line in printed.splitlines() if "|" not in line and "Open" not in line))) <= 120
 
 
-def test_monte_carlo_of_a_linear_map_has_the_exact_moments():
-    torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).requires_grad_(False)
-    images, draws = torch.rand(5, 1, 2, 2), 20_000
-    mean, stddev, probs = demo.monte_carlo(model, images, 0.25, draws, chunk=3000)
-    truth = (0.25 * model[1].weight.square().sum(1)).sqrt().expand(5, 3)
-    # z-scores: the mean's standard error is s/√n, the deviation's s/√(2n)
-    assert ((mean - model(images)).abs() < 5 * truth / draws**0.5).all()
-    assert ((stddev - truth).abs() < 5 * truth / (2 * draws) ** 0.5).all()
-    assert torch.allclose(probs.sum(-1), torch.ones(5, dtype=torch.float64))
+def test_without_safetensors_a_network_is_trained(monkeypatch):
+    def fail(_):
+        raise ImportError("no safetensors")
+
+    monkeypatch.setattr(kept, "load", fail)
+    _, images, origin = demo.network(demo.CASES[0], load("digits"), count=3, training=64)
+    assert images.shape == (3, 1, 28, 28)
+    assert origin == "# trained by the demo"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium on the PATH")
+def test_a_browser_shows_the_overview_without_an_error(shown):
+    path = shown[0] / "index.html"
+    arguments = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={path.parent / 'profile'}"]
+    arguments += ["--enable-logging=stderr", "--v=0", "--dump-dom", path.as_uri()]
+    done = subprocess.run([CHROMIUM, *arguments], capture_output=True, text=True, check=True, timeout=60)
+    assert "CONSOLE" not in done.stderr
+    assert done.stdout.count('class="chart"') == 36  # three networks with ten units and two charts of classes

@@ -1,197 +1,180 @@
-r"""A small network, noisy inputs, and three estimates of its outputs side by side: `python -m momentprop.demo`.
+r"""The showcase, `python -m momentprop.demo`: how accurate the propagation is on LeNet.
 
-A plain multilayer perceptron is trained on the embedded digits. Then each test image $x$ gets independent normal noise,
-and the mean and standard deviation of the logits are computed three ways:
-
-* AP1 passes the clean image through the network and knows no deviation;
-* AP2 propagates means and variances through the same, unmodified network in one pass;
-* MC (Monte Carlo) runs the network on many noisy copies of the image and serves as the truth.
-
-The summary has the paper's two figures: the error of the means, average $|\mu - \mu^*|$ over average $\sigma^*$, and
-the factor of the standard deviations, the geometric mean of $\sigma/\sigma^*$, where a star marks Monte Carlo.
+Three trained LeNets, each random in its own way, read handwritten digits: one gets noisy pixels, one drops units, and
+the units of one are coins. `momentprop.check` compares AP1 (a standard network) and AP2 (means and variances, in one
+pass) with Monte Carlo at every layer. The tables are printed, and reports to open in a browser are written.
 """
 
-import math
+import dataclasses
 import sys
+import textwrap
 import time
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import momentprop
-from momentprop.data import Digits, digits
+from momentprop.check import Report, overview, words
+from momentprop.check.overview import Entry
+from momentprop.data import Dataset, load
+from momentprop.experiments import kept
+from momentprop.experiments.networks import initialize_from_batch, lenet
+from momentprop.tables import table
+from momentprop.training import Settings, fit
+
+OUT = Path("demo")
+"""The folder of the reports."""
 
 
-class Comparison(NamedTuple):
-    """Logits and class probabilities of noisy images under AP1, AP2 and Monte Carlo, each of shape (images, 10)."""
+@dataclass(frozen=True)
+class Case:
+    """A network, what is random in it, and how it is trained if the repository's weights are not at hand."""
 
-    ap1: Tensor
-    ap2: Tensor
-    ap2_stddev: Tensor
-    mc: Tensor
-    mc_stddev: Tensor
-    ap1_probs: Tensor
-    ap2_probs: Tensor
-    mc_probs: Tensor
-
-
-class Summary(NamedTuple):
-    """How far AP1 and AP2 are from Monte Carlo, over all images and classes."""
-
-    ap1_mean_error: float
-    ap2_mean_error: float
-    ap2_stddev_factor: float
-    ap1_divergence: float
-    ap2_divergence: float
+    name: str
+    title: str
+    about: str
+    kept: str
+    activation: str = "lrelu"
+    dropout: float = 0.0
+    training: dict[str, Any] = field(default_factory=dict)
+    noise: dict[str, Any] = field(default_factory=dict)
 
 
-def build_network() -> nn.Sequential:
-    """Return an ordinary multilayer perceptron for images of digits; nothing in it knows of variances."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10))
+CASES = (
+    Case(
+        "noisy-input",
+        "Noisy pixels",
+        "Every pixel, normalized to variance 1 over the data, gets independent normal noise of variance 0.1.",
+        kept="lenet-lrelu",
+        training={"method": "ap1", "learning_rate": 3e-3, "epochs": 3},
+        noise={"input_variance": 0.1},
+    ),
+    Case(
+        "dropout",
+        "Dropout",
+        "Every unit is dropped with probability 0.2, also in the evaluation.",
+        kept="lenet-dropout",
+        dropout=0.2,
+        training={"method": "sample", "learning_rate": 3e-3, "epochs": 3},
+        noise={"dropout": True},
+    ),
+    Case(
+        "bernoulli",
+        "Random binary units",
+        "Every hidden unit is 1 with the probability that a logistic function gives, and else 0: a sigmoid belief "
+        "network.",
+        kept="lenet-bernoulli",
+        activation="bernoulli",
+        training={"method": "ap2", "family": "fitted", "learning_rate": 1e-2, "epochs": 3},
+    ),
+)
+
+INTRODUCTION = (
+    "LeNet reads handwritten digits, and something in it is random. What are the mean and the standard deviation of "
+    "each of its units, and the probability of each digit? AP1 is the standard network: one pass, no deviations. AP2 "
+    "propagates means and variances in one pass through the same, unmodified network. Monte Carlo draws the noise many "
+    "times, and is the truth, up to its own error.",
+    "AP2's means are close to those of the draws, and so are its class probabilities, where AP1 is overconfident. AP2 "
+    "takes the units of a layer as independent. Where the noise is made anew in every layer, as with dropout, that "
+    "hardly matters; noise of the input makes units vary together, so that the true deviations are larger.",
+)
 
 
-def train(model: nn.Module, data: Digits, epochs: int, batch_size: int = 128) -> None:
-    """Train the classifier with Adam, in the ordinary way."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for epoch in range(1, epochs + 1):
-        total = 0.0
-        for batch in torch.randperm(len(data.labels)).split(batch_size):
-            loss = nn.functional.cross_entropy(model(data.images[batch]), data.labels[batch])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            total += loss.item() * len(batch)
-        _progress(f"epoch {epoch} of {epochs}, training loss {total / len(data.labels):.3f}", last=epoch == epochs)
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, data: Digits) -> float:
-    """Return the fraction of images that the model classifies correctly."""
-    return float((model(data.images).argmax(-1) == data.labels).double().mean())
-
-
-@torch.no_grad()
-def compare(model: nn.Module, images: Tensor, variance: float, draws: int) -> Comparison:
-    """Propagate noise of the given variance through the model by AP1, AP2 and Monte Carlo."""
-    ap1 = model(momentprop.Mean(images))
-    ap2 = model(momentprop.Normal(images, variance))
-    posterior = ap2.log_softmax(-1)  # a Categorical, whose mean is the class posterior
-    mc, mc_stddev, mc_probs = monte_carlo(model, images, variance, draws)
-    return Comparison(ap1.loc, ap2.loc, ap2.stddev, mc, mc_stddev, torch.softmax(ap1.loc, -1), posterior.loc, mc_probs)
-
-
-def monte_carlo(
-    model: nn.Module, images: Tensor, variance: float, draws: int, chunk: int = 20
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the mean and standard deviation of the logits and the mean class probabilities over noisy copies.
-
-    The copies are drawn a few at a time and only running sums are kept, in float64. The sums are of differences from
-    the clean image's logits, so that a small variance does not cancel.
-    """
-    noise = variance**0.5
-    origin = model(images)
-    first, second, probs = (torch.zeros_like(origin, dtype=torch.float64) for _ in range(3))
-    for start in range(0, draws, chunk):
-        count = min(chunk, draws - start)
-        noisy = images + noise * torch.randn(count, *images.shape)
-        logits = model(noisy.flatten(0, 1)).unflatten(0, (count, len(images)))  # shape: (count, images, 10)
-        difference = (logits - origin).double()
-        first += difference.sum(0)
-        second += difference.square().sum(0)
-        probs += torch.softmax(logits.double(), -1).sum(0)
-        _progress(f"Monte Carlo, draw {start + count} of {draws}", last=start + count == draws)
-    spread = (second - first.square() / draws) / (draws - 1)
-    return origin + first / draws, spread.sqrt(), probs / draws
-
-
-def summarize(result: Comparison) -> Summary:
-    """Return the paper's figures and the divergences of the class probabilities, in nats."""
-    scale = result.mc_stddev.mean()
-    return Summary(
-        ap1_mean_error=((result.ap1 - result.mc).abs().mean() / scale).item(),
-        ap2_mean_error=((result.ap2 - result.mc).abs().mean() / scale).item(),
-        ap2_stddev_factor=(result.ap2_stddev / result.mc_stddev).log().mean().exp().item(),
-        ap1_divergence=_divergence(result.mc_probs, result.ap1_probs),
-        ap2_divergence=_divergence(result.mc_probs, result.ap2_probs),
-    )
-
-
-def _divergence(truth: Tensor, estimate: Tensor) -> float:
-    """Average KL divergence of the estimated from the true class probabilities."""
-    return torch.xlogy(truth, truth / estimate.double()).sum(-1).mean().item()
-
-
-def _progress(text: str, *, last: bool) -> None:
-    """Show how far the work is: one line, written over on a terminal, printed once at the end elsewhere."""
-    if sys.stdout.isatty():
-        print(f"\r\x1b[K{text}", end="\n" if last else "", flush=True)
-    elif last:
-        print(text)
-
-
-def show_images(result: Comparison, labels: Tensor, count: int) -> None:
-    """Print the winning logit and its class probability for the first images."""
-    print("  image  digit  logit of |      mean               |   std. deviation  |  class probability")
-    print("                         |    AP1     AP2      MC  |     AP2      MC   |   AP1    AP2     MC")
-    top = result.mc.argmax(-1)
-    for i in range(count):
-        k = int(top[i])
-        print(
-            f"  {i:5d}  {int(labels[i]):5d}  {k:8d} |"
-            f"{result.ap1[i, k]:7.2f} {result.ap2[i, k]:7.2f} {result.mc[i, k]:7.2f}  |"
-            f" {result.ap2_stddev[i, k]:7.2f} {result.mc_stddev[i, k]:7.2f}   |"
-            f" {result.ap1_probs[i, k]:5.3f}  {result.ap2_probs[i, k]:5.3f}  {result.mc_probs[i, k]:5.3f}"
-        )
-
-
-def show_summary(summary: Summary, images: int, draws: int) -> None:
-    """Print the figures over all images, beside the best that can be measured with so many draws."""
-    floor = math.sqrt(2 / (math.pi * draws))  # the average |z| of a mean over `draws`, in deviations
-    rows = [
-        ("error of the means, in units of the MC deviation", summary.ap1_mean_error, summary.ap2_mean_error, floor),
-        ("deviation, as a factor of the MC deviation", None, summary.ap2_stddev_factor, 1.0),
-        ("class probabilities, KL divergence from MC (nats)", summary.ap1_divergence, summary.ap2_divergence, 0.0),
-    ]
-    print(f"  {f'over {images} images':49s}     AP1      AP2     best")
-    for what, ap1, ap2, best in rows:
-        print(f"  {what:49s} {'      -' if ap1 is None else f'{ap1:7.4f}'}  {ap2:7.4f}  {best:7.4f}")
-
-
-def main(
-    variances: tuple[float, ...] = (0.1, 0.01),
-    *,
-    epochs: int = 10,
-    images: int = 200,
-    draws: int = 1000,
-    shown: int = 5,
-) -> list[Summary]:
-    """Run the demo and return a summary for each variance of the input noise."""
+def main(out: Path = OUT, *, images: int = 128, draws: int = 1000, training: int | None = None) -> list[Entry]:
+    """Check all networks, print what is found, and write the reports; `training` limits the examples to train with."""
     started = time.perf_counter()
-    torch.manual_seed(0)
-    training, test = digits("train"), digits("test")
-    print(f"Training a network 784-100-10 with ReLU on {len(training.labels)} embedded digits.")
-    model = build_network()
-    train(model, training, epochs)
-    print(f"Test accuracy on {len(test.labels)} clean images: {accuracy(model, test):.1%}")
+    out.mkdir(parents=True, exist_ok=True)
+    data = load("digits")
+    print(f"Three LeNets on {images} embedded test digits, against {draws:,} draws of their noise.\n", flush=True)
+    entries = [_run(case, data, out, images, draws, training) for case in CASES]
+    page = overview.save(out / "index.html", "How accurate is the propagation on LeNet?", INTRODUCTION, entries)
+    print("All three, at the output:\n")
+    print(table(*overview.comparison(entries)))
+    print(_meaning(page, time.perf_counter() - started))
+    return entries
 
-    summaries = []
-    for variance in variances:
-        print(f"\nEvery pixel gets independent normal noise of variance {variance}. What happens to the outputs?")
-        result = compare(model, test.images[:images], variance, draws)
-        summaries.append(summarize(result))
-        show_images(result, test.labels, shown)
-        show_summary(summaries[-1], images, draws)
 
-    print(
-        "\nAP1 passes the clean image through the network. AP2 is one pass of `model(momentprop.Normal(x, variance))`\n"
-        f"through the same network. MC averages {draws} noisy passes and is the truth, up to its own noise.\n"
-        "AP2 treats the units of a layer as independent. The means hardly suffer from that, but training makes hidden\n"
-        "units agree with each other, so that the true deviation of the logits is larger than AP2's.\n"
-        "Next: put a `momentprop.Normal` into a network of yours; docs/quickstart.md shows how.\n"
-        f"({time.perf_counter() - started:.0f} s)"
+def _run(case: Case, data: Dataset, out: Path, count: int, draws: int, training: int | None) -> Entry:
+    print(_wrapped(f"{case.title}. {case.about}"), flush=True)
+    model, images, origin = network(case, data, count, training)
+    report = momentprop.check(
+        model, images, samples=draws, class_names=data.classes, show=_uncertain(model, images, case), **case.noise
     )
-    return summaries
+    report = dataclasses.replace(report, model=f"LeNet: {case.title.lower()}", call=f"{origin}\n{report.call}")
+    report.save_html(out / f"{case.name}.html")
+    print(f"\n{_layers(report)}\n\n{_wrapped(report.summary)}\n", flush=True)
+    return Entry(case.title, case.about, report, f"{case.name}.html")
+
+
+def network(case: Case, data: Dataset, count: int, training: int | None = None) -> tuple[nn.Module, Tensor, str]:
+    """A trained network, so many test images as it expects them, and where the network is from."""
+    path = kept.find(case.kept)
+    if path is not None:
+        try:
+            model, about = kept.load(case.kept)
+        except ImportError:  # weights are read by safetensors, which an installation may lack
+            path = None
+        else:
+            mean, std = (torch.tensor(about[part]) for part in ("mean", "std"))
+            test = dataclasses.replace(data.test, mean=mean, std=std)
+            where = f"model, _ = momentprop.training.load_model({'results/networks/' + path.name!r})"
+            return model, test.batch(range(count))[0], where
+    return train(case, data, training), data.normalized().test.batch(range(count))[0], "# trained by the demo"
+
+
+def train(case: Case, data: Dataset, count: int | None = None) -> nn.Module:
+    """Train a network on embedded digits for a few epochs."""
+    torch.manual_seed(0)
+    images, labels = data.normalized().train.batch(slice(count))
+    print(f"Training a LeNet on {len(labels):,} embedded digits.", flush=True)
+    model = lenet(case.activation, dropout=case.dropout)
+    initialize_from_batch(model, images[:1024])
+    settings = Settings(**case.training, device="cpu")
+    history = fit(model, (images, labels), settings, progress=sys.stdout.isatty())
+    print(f"Accuracy on the training digits: {history[-1]['train_accuracy']:.1%}", flush=True)
+    return model.eval()
+
+
+@torch.no_grad()
+def _uncertain(model: nn.Module, images: Tensor, case: Case, count: int = 3) -> list[int]:
+    """Which images to show: those whose class is the least certain."""
+    logits = momentprop.propagate(model, images, **case.noise)
+    most = momentprop.functional.class_posterior(logits, -1, "race").loc.amax(-1)
+    return [int(i) for i in most.argsort()[:count]]
+
+
+def _layers(report: Report) -> str:
+    """The figures of every layer, briefly."""
+    head = ["layer", "means off by: AP1", "AP2", "floor", "deviations: AP2", "90 % intervals hold"]
+    rows = []
+    for name, module in report.rows.items():
+        found = module.methods["ap2"]
+        if found.eps_std is not None and module.same_as is None:
+            errors = map(words.number, (module.methods["ap1"].eps_mean, found.eps_mean, module.floor.eps_mean))
+            rows.append([name, *errors, "× " + words.number(found.eps_std), words.percent(found.coverage["90"])])
+    return table(head, rows)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 110, break_long_words=False)
+
+
+def _meaning(page: Path, seconds: float) -> str:
+    return f"""
+Errors of means are in standard deviations of the draws, and those of deviations factors: 1 is exact, below 1 AP2 is
+overconfident. The floor is what a perfect method would show, because the draws are finite. Class probabilities are off
+by a divergence in nats. "Worth" is how many draws have the same error of the means; "passes" is the price of AP2, in
+forward passes of the plain network.
+
+Open {page} in a browser: it has histograms of the draws with what AP1 and AP2 say, and links to a report on
+each network. The same for a network of yours:
+
+    momentprop.check(model, x, input_variance=0.1).save_html("report.html")
+
+({seconds:.0f} s)"""
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from torch.distributions import Bernoulli, Distribution, Exponential
 from momentprop import Mean, Normal
 from momentprop.belief import BeliefNetwork, Binary, LatentVariableModel, Rectified, Shifted, Step
 from momentprop.belief.tails import log_density, log_tails, negated
+from momentprop.experiments.options import Options
 from momentprop.experiments.paper import truth
 from momentprop.nn import (
     AdditiveNoise,
@@ -475,7 +476,7 @@ def test_negated_noise_mirrors_the_distribution(name: str) -> None:
 
 def test_the_comparison_with_the_truth_reports_every_method(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="figures need matplotlib")
-    result = truth.run(tmp_path, quick=True)
+    result = truth.run(tmp_path, Options(quick=True))
     result.save(tmp_path, truth.NAME)
     data = json.loads((tmp_path / "truth.json").read_text())
     assert len(data["cells"]) == 16

@@ -83,7 +83,7 @@ INTRODUCTION = (
 )
 
 
-def main(out: Path = OUT, *, images: int = 128, draws: int = 1000, training: int | None = None) -> list[Entry]:
+def main(out: Path = OUT, *, images: int = 128, draws: int = 500, training: int | None = None) -> list[Entry]:
     """Check all networks, print what is found, and write the reports; `training` limits the examples to train with."""
     started = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)

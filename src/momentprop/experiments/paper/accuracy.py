@@ -69,7 +69,7 @@ class Effort:
 
 
 FULL = Effort(images=128, draws=1000, more_draws=20_000, draws_for_scale=300, units=2**18)
-ON_CPU = dataclasses.replace(FULL, more_draws=None, units=2**15)  # three minutes for LeNet instead of an hour
+ON_CPU = dataclasses.replace(FULL, more_draws=None, units=2**15)  # four minutes for LeNet, not most of an hour
 QUICK = Effort(images=2, draws=4, more_draws=None, draws_for_scale=3, units=1000)
 
 

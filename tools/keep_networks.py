@@ -8,13 +8,13 @@ command that made it and its test accuracy.
 import sys
 from pathlib import Path
 
-from momentprop.experiments.result import table
+from momentprop.tables import table
 from momentprop.training import Config, load_model, save_halved
 
 _TEXT = """# Trained networks
 
 `momentprop.training.load_model` reads them. The weights are rounded to half precision, the accuracies are those of the
-test images before the rounding. Each was made by its command, after `momentprop data get`, on one H200 with torch 2.11.
+test images before the rounding. Each was made by its command, after `momentprop data get`.
 
 """
 
@@ -26,15 +26,14 @@ def main(folder: Path, runs: list[Path]) -> None:
         config = Config.from_dict(load_model(run)[1]["config"])
         save_halved(run, folder / f"{config.network}-{run.name}.safetensors")
     rows = [_row(path) for path in sorted(folder.glob("*.safetensors"))]
-    (folder / "README.md").write_text(
-        _TEXT + table(("network", "test accuracy", "evaluated by", "command"), rows) + "\n"
-    )
+    head = ("network", "test accuracy", "evaluated by", "torch", "command")
+    (folder / "README.md").write_text(_TEXT + table(head, rows) + "\n")
 
 
 def _row(path: Path) -> tuple[str, ...]:
     about = load_model(path)[1]
     config = Config.from_dict(about["config"])
-    return path.stem, f"{about['test']['accuracy']:.2%}", config.evaluation, f"`{config.command}`"
+    return path.stem, f"{about['test']['accuracy']:.2%}", config.evaluation, about["torch"], f"`{config.command}`"
 
 
 if __name__ == "__main__":

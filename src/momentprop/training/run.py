@@ -135,10 +135,11 @@ def _finish(result: Result, images: Dataset, seconds: float, bar: Progress) -> N
         "mean": images.mean.tolist(),
         "std": images.std.tolist(),
         "test": result.test,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
     }
     checkpoints.write(result.out / MODEL, Checkpoint(about, dict(result.model.state_dict())))
-    versions = {"torch": torch.__version__, "python": platform.python_version()}
-    Folder(result.out, result.config).finish({**about, "history": result.history, "seconds": seconds, **versions})
+    Folder(result.out, result.config).finish({**about, "history": result.history, "seconds": seconds})
     with _without_matplotlib(bar):
         log.draw_curves(result.out, result.history, list(result.test))
     bar.say(f"test: {line(result.test)} ({result.config.evaluation})")

@@ -5,13 +5,14 @@ import torch
 from torch import nn
 
 from momentprop import Normal, propagate
-from momentprop.experiments.networks import ACTIVATIONS, NETWORKS, cifar, initialize_from_batch, lenet, mlp
+from momentprop.experiments.modern import NETWORKS
+from momentprop.experiments.networks import ACTIVATIONS, SEQUENTIAL, cifar, initialize_from_batch, lenet, mlp
 from momentprop.nn import LogisticBernoulli
 from momentprop.user_error import UserError
 
 
 def _images(name: str, count: int = 2) -> torch.Tensor:
-    shape = (3, 32, 32) if name == "cifar" else (1, 28, 28)
+    shape = (3, 32, 32) if name in ("cifar", "plain20") else (1, 28, 28)
     return torch.rand(count, *shape, generator=torch.Generator().manual_seed(0))
 
 
@@ -39,23 +40,23 @@ def test_the_mlp_has_the_layers_of_the_paper():
     assert isinstance(mlp().activation1, LogisticBernoulli)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", SEQUENTIAL)
 def test_dropout_follows_every_activation_and_a_norm_every_layer(name):
-    kinds = [type(m) for m in NETWORKS[name]("relu", dropout=0.2, norm="bn")]
+    kinds = [type(m) for m in SEQUENTIAL[name]("relu", dropout=0.2, norm="bn")]
     activations = [i for i, kind in enumerate(kinds) if kind is nn.ReLU]
     layers = [i for i, kind in enumerate(kinds) if kind in (nn.Linear, nn.Conv2d)]
     assert len(activations) == len(layers) - 1
     assert all(kinds[i + 1] is nn.Dropout for i in activations)
     assert all(issubclass(kinds[i + 1], nn.modules.batchnorm._BatchNorm) for i in layers)
-    model = NETWORKS[name](norm="bn")
+    model = SEQUENTIAL[name](norm="bn")
     assert all(m.bias is None for m in model if isinstance(m, nn.Linear | nn.Conv2d))
-    assert nn.Dropout not in [type(m) for m in NETWORKS[name]()]
+    assert nn.Dropout not in [type(m) for m in SEQUENTIAL[name]()]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", SEQUENTIAL)
 @pytest.mark.parametrize("activation", ["lrelu", "bernoulli", "logistic"])
 def test_every_method_runs_every_network(name, activation):
-    model = NETWORKS[name](activation, dropout=0.2, norm="bn").eval()
+    model = SEQUENTIAL[name](activation, dropout=0.2, norm="bn").eval()
     x = _images(name)
     for method in ("ap1", "ap2", "sample"):
         found = propagate(model, x, method=method, dropout=True, samples=2)
@@ -75,11 +76,11 @@ def test_a_lenet_takes_coloured_images_and_other_classes():
     assert cifar(shape=(1, 28, 28))(torch.rand(2, 1, 28, 28)).shape == (2, 10)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", SEQUENTIAL)
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_initialization_gives_every_layer_outputs_of_mean_zero_and_variance_one(name, dropout):
     torch.manual_seed(0)
-    model = NETWORKS[name]("lrelu", dropout=dropout)
+    model = SEQUENTIAL[name]("lrelu", dropout=dropout)
     x = _images(name, 16)
     initialize_from_batch(model, x)
     assert model.training
@@ -122,3 +123,19 @@ def test_initialization_leaves_a_constant_output_finite():
 def test_what_cannot_be_built_is_refused_with_one_sentence(make, message):
     with pytest.raises(UserError, match=message):
         make()
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vit"])
+def test_modern_networks_have_their_size_and_run_by_every_method(name):
+    model = NETWORKS[name]().eval()
+    assert sum(p.numel() for p in model.parameters()) == {"resnet18": 11_173_962, "vit": 810_890}[name]
+    small = NETWORKS[name](dropout=0.2, width=32).eval()
+    x = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    for method in ("ap1", "ap2", "sample"):
+        assert propagate(small, x, method=method, dropout=True, samples=2).loc.isfinite().all()
+    assert (propagate(small, x, dropout=True).variance > 0).all()
+
+
+def test_a_transformer_takes_no_other_norm():
+    with pytest.raises(UserError, match="take norm 'none' instead of 'bn'"):
+        NETWORKS["vit"](norm="bn")

@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
 def train(
     network: str, out: Path | None, root: Path | None, resume: bool, overwrite: bool, tensorboard: bool, **fields: Any
 ) -> int:
-    """Train one of the paper's networks: mlp, lenet or cifar.
+    """Train one of the paper's networks (mlp, lenet, cifar), or plain20, resnet18 or vit.
 
     The loss is -log q(y) with the class posterior q that the method of the training pass gives.
     """
@@ -81,7 +81,10 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ]
     parameters = [
         _parameter(
-            "network", str, inspect.Parameter.empty, typer.Argument(metavar="NETWORK", help="mlp, lenet or cifar.")
+            "network",
+            str,
+            inspect.Parameter.empty,
+            typer.Argument(metavar="NETWORK", help="mlp, lenet, cifar, plain20, resnet18 or vit."),
         ),
         *sorted(options, key=lambda option: list(_FIRST).index(option.name) if option.name in _FIRST else len(_FIRST)),
         _parameter(

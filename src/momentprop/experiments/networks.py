@@ -1,4 +1,4 @@
-r"""The paper's networks as plain `nn.Sequential`s, which any of the three methods runs, and their initialization.
+r"""The paper's networks and a deeper one as plain `nn.Sequential`s, which any method runs, and their initialization.
 
 All give logits of shape (batch, classes). There is no padding; dropout follows every activation, and a normalization
 every linear layer, the last one too, which then has no bias of its own.
@@ -48,6 +48,7 @@ _CIFAR = [
     *[(192, 3, 1), (192, 3, 1), (192, 3, 2), (192, 3, 1)],
     *[(192, 1, 1), (None, 1, 1)],
 ]
+_PLAIN = [(64, 3, 1)] * 7 + [(64, 3, 2)] + [(64, 3, 1)] * 5 + [(64, 3, 2)] + [(64, 3, 1)] * 5 + [(None, 1, 1)]
 
 
 def mlp(
@@ -98,17 +99,36 @@ def cifar(
     return nn.Sequential(OrderedDict([*stages.items(), ("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten())]))
 
 
-NETWORKS: dict[str, Callable[..., nn.Sequential]] = {"mlp": mlp, "lenet": lenet, "cifar": cifar}
-"""The networks by name."""
+def plain20(
+    activation: str = "relu",
+    *,
+    dropout: float = 0.0,
+    norm: str = "none",
+    shape: Shape = (3, 32, 32),
+    classes: int = 10,
+) -> nn.Sequential:
+    """Twenty convolutions of 64 channels in a row, padded, and an average: hardly trains from torch's initial point."""
+    layers = _convolutions(shape[0], classes, _PLAIN, norm, padded=True)
+    stages = _stages(layers, activation, dropout, norm, nn.BatchNorm2d)
+    return nn.Sequential(OrderedDict([*stages.items(), ("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten())]))
+
+
+SEQUENTIAL: dict[str, Callable[..., nn.Sequential]] = {"mlp": mlp, "lenet": lenet, "cifar": cifar, "plain20": plain20}
+"""These networks by name."""
 
 
 def _convolutions(
-    channels: int, classes: int, layers: Sequence[tuple[int | None, int, int]], norm: str
+    channels: int,
+    classes: int,
+    layers: Sequence[tuple[int | None, int, int]],
+    norm: str,
+    padded: bool = False,
 ) -> list[tuple[str, nn.Module, int]]:
     made: list[tuple[str, nn.Module, int]] = []
     for depth, size, stride in layers:
         outputs = depth or classes
-        made.append(("conv", nn.Conv2d(channels, outputs, size, stride, bias=norm == "none"), outputs))
+        padding = size // 2 if padded else 0
+        made.append(("conv", nn.Conv2d(channels, outputs, size, stride, padding, bias=norm == "none"), outputs))
         channels = outputs
     return made
 
@@ -121,23 +141,30 @@ def _stages(
     batch_norm: Callable[[int], nn.Module],
 ) -> Stages:
     """Named stages: every layer but the last is followed by an activation, and dropout if there is any."""
-    if activation not in ACTIVATIONS:
-        raise UserError(f"unknown activation {activation!r}: choose one of {', '.join(ACTIVATIONS)}")
+    make_activation(activation)
     if not 0 <= dropout < 1:
         raise UserError(f"dropout is a probability from 0 to below 1, but is {dropout}")
     stages: Stages = OrderedDict()
     for i, (name, layer, outputs) in enumerate(layers, 1):
         stages[f"{name}{i}"] = layer
         if norm != "none":
-            stages[f"norm{i}"] = _norm(norm, outputs, batch_norm)
+            stages[f"norm{i}"] = make_norm(norm, outputs, batch_norm)
         if i < len(layers):
-            stages[f"activation{i}"] = ACTIVATIONS[activation]()
+            stages[f"activation{i}"] = make_activation(activation)
             if dropout > 0:
                 stages[f"dropout{i}"] = nn.Dropout(dropout)
     return stages
 
 
-def _norm(name: str, channels: int, batch_norm: Callable[[int], nn.Module]) -> nn.Module:
+def make_activation(name: str) -> nn.Module:
+    """A new activation by its name."""
+    if name not in ACTIVATIONS:
+        raise UserError(f"unknown activation {name!r}: choose one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]()
+
+
+def make_norm(name: str, channels: int, batch_norm: Callable[[int], nn.Module]) -> nn.Module:
+    """A new normalization by its name, which is not "none"."""
     if name == "bn":
         return batch_norm(channels)
     if name == "analytic":

@@ -10,7 +10,8 @@ from typing import Any, Self, get_args
 
 import torch
 
-from momentprop.experiments.networks import ACTIVATIONS, NETWORKS, NORMS
+from momentprop.experiments.modern import NETWORKS
+from momentprop.experiments.networks import ACTIVATIONS, NORMS
 from momentprop.functional.posterior import PosteriorMethod
 from momentprop.propagate import Family, Method
 from momentprop.user_error import UserError
@@ -115,19 +116,19 @@ MAY_CHANGE = frozenset({"epochs", "device", "checkpoint_every"})
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Settings):
-    """A whole run: one of the paper's networks, a data set, and how to train.
+    """A whole run: a network, a data set, and how to train.
 
     >>> config = Config(network="lenet", data="digits", method="ap2", dropout=0.2)
     >>> config.learning_rate, config.evaluation
     (0.001, 'ap2')
     >>> config.command
     'momentprop train lenet --dropout 0.2'
-    >>> Config(network="lenett")
+    >>> Config(network="lenett")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    momentprop.user_error.UserError: unknown network 'lenett': did you mean 'lenet'? choose one of mlp, lenet, cifar
+    momentprop.user_error.UserError: unknown network 'lenett': did you mean 'lenet'? choose one of mlp, lenet, ...
     """
 
-    network: str = _field("lenet", "The network: mlp, lenet or cifar.", choices=tuple(NETWORKS))
+    network: str = _field("lenet", "The network: mlp, lenet, cifar, plain20, resnet18 or vit.", choices=tuple(NETWORKS))
     data: str = _field("digits", "The data set: digits (embedded), mnist, fashion-mnist or cifar10.")
     test_data: str = _field("same", "The data set of the test images: same, or the name of another one.")
     validation: float = _field(0.1, "The part of the training images to validate with, chosen by the seed.", least=0)

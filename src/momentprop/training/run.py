@@ -13,7 +13,8 @@ from torch import nn
 
 from momentprop import data
 from momentprop.data import Dataset, Split
-from momentprop.experiments.networks import NETWORKS, initialize_from_batch
+from momentprop.experiments.modern import NETWORKS
+from momentprop.experiments.networks import initialize_from_batch
 from momentprop.training import checkpoint as checkpoints
 from momentprop.training import log
 from momentprop.training.checkpoint import Checkpoint, CheckpointError

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Laplace
 
-from momentprop import Categorical, Mean, Normal, functional
+from momentprop import Categorical, Mean, Normal, Statistics, functional
 from momentprop.values import Certain, Value
 from tests.cases import CASES
 
@@ -29,7 +29,7 @@ class Example(NamedTuple):
         loc, variance = (0.55 + 0.4 * mean, 0.002 + 0.004 * spread) if self.positive else (2 * mean - 1, 0.1 + spread)
         kind = Normal if on is Value else on
         if issubclass(kind, Normal):
-            return kind(loc.requires_grad_(), variance.requires_grad_())
+            return kind.of(loc.requires_grad_(), variance.requires_grad_())
         kind = Mean if kind is Certain else kind
         return kind.of((loc.log_softmax(-1) if kind is Categorical else loc).requires_grad_())
 
@@ -386,6 +386,10 @@ OTHERWISE: dict[tuple[str, type], Example] = {
     ("gather", Categorical): Example(lambda x: x.gather(-1, labels(6, 4, 1))),
     ("getitem", Categorical): Example(lambda x: [x[1:], x[..., 2]]),
     ("to", Categorical): Example(lambda x: x.to(torch.float32)),
+    ("cat", Statistics): Example(lambda x: [torch.cat([x, other(x)], 1), torch.cat([constant(4, 1), x], 1)]),
+    ("matmul", Statistics): Example(lambda x: x @ constant(6, 2)),
+    ("reshape", Statistics): Example(lambda x: [x.reshape(-1, 12), x.reshape(1, 3, 4)], (1, 3, 1, 1)),
+    ("view", Statistics): Example(lambda x: [x.view(1, -1), x.view(-1, 6)], (1, 3, 1, 1)),
 }
 
 NOT_TRACED = {

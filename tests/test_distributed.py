@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from momentprop import Normal
+from momentprop import Normal, Statistics, normalize
 
 WORLD = 2
 SECONDS = 60  # after which a collective, and then the test, gives up
@@ -67,6 +67,17 @@ def _step(model: nn.Module, rows: slice) -> dict[str, Tensor]:
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
+def _normalized_step(wrap: Callable[[nn.Module], nn.Module], rows: slice) -> dict[str, Tensor]:
+    """A step of a model that computes the statistics of its weights before every pass."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+    model = wrap(normalize(layers, Statistics(torch.zeros(5), torch.ones(5))))
+    loc, variance = _batch()
+    y: Any = model(Normal(loc[rows], variance[rows]))
+    (y.loc.square() + y.variance).sum(1).mean().backward()
+    return {name.removeprefix("module."): p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
 def _ddp(**options: Any) -> Callable[[nn.Module], nn.Module]:
     return lambda model: DistributedDataParallel(model, **options)
 
@@ -107,6 +118,7 @@ def _work(rank: int, folder: str) -> None:
             found[name] = {key.removeprefix("module."): _full(g) for key, g in gradients.items()}
         except Exception:
             found[name] = traceback.format_exc()
+    found["normalized"] = _normalized_step(_ddp(), slice(2 * rank, 2 * rank + 2))
     torch.save(found, f"{folder}/rank{rank}.pt")
     dist.destroy_process_group()
 
@@ -133,3 +145,9 @@ def test_gradients_of_two_processes_are_those_of_one_on_the_joint_batch(name: st
     for found in ranks:
         assert isinstance(found[name], dict), found[name]
         torch.testing.assert_close(found[name], wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_gradients_of_a_normalized_model_are_those_of_one_process(ranks: list[dict[str, Any]]) -> None:
+    wanted = _normalized_step(lambda model: model, slice(None))
+    for found in ranks:
+        torch.testing.assert_close(found["normalized"], wanted, rtol=1e-10, atol=1e-12)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from momentprop import Normal, propagate
+from momentprop import Normal, initialize, propagate
 from momentprop.experiments.modern import NETWORKS
-from momentprop.experiments.networks import ACTIVATIONS, SEQUENTIAL, cifar, initialize_from_batch, lenet, mlp
+from momentprop.experiments.networks import ACTIVATIONS, SEQUENTIAL, cifar, lenet, mlp
 from momentprop.nn import LogisticBernoulli
 from momentprop.user_error import UserError
 
@@ -82,7 +82,7 @@ def test_initialization_gives_every_layer_outputs_of_mean_zero_and_variance_one(
     torch.manual_seed(0)
     model = SEQUENTIAL[name]("lrelu", dropout=dropout)
     x = _images(name, 16)
-    initialize_from_batch(model, x)
+    initialize(model, x, method="batch")
     assert model.training
     _, inside = propagate(model.eval(), x, method="ap1", record=True)
     layers = [path for path, m in model.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)]
@@ -97,7 +97,7 @@ def test_initialization_of_a_layer_without_a_bias_scales_it_only():
     torch.manual_seed(0)
     model, x = nn.Linear(4, 3, bias=False), torch.randn(500, 4) + 1
     before = model.weight.detach().clone()
-    initialize_from_batch(model, x)
+    initialize(model, x, method="batch")
     torch.testing.assert_close(model(x).var(0, correction=0), torch.ones(3))
     ratio = model.weight / before
     torch.testing.assert_close(ratio, ratio[:, :1].expand_as(ratio))
@@ -105,7 +105,7 @@ def test_initialization_of_a_layer_without_a_bias_scales_it_only():
 
 def test_initialization_leaves_a_constant_output_finite():
     model = nn.Linear(4, 2)
-    initialize_from_batch(model, torch.zeros(10, 4))
+    initialize(model, torch.zeros(10, 4), method="batch")
     torch.testing.assert_close(model(torch.zeros(1, 4)), torch.zeros(1, 2))
 
 
@@ -114,8 +114,7 @@ def test_initialization_leaves_a_constant_output_finite():
     [
         (lambda: lenet("sine"), "unknown activation 'sine': choose one of lrelu, bernoulli"),
         (lambda: lenet(dropout=1.0), "from 0 to below 1, but is 1.0"),
-        (lambda: lenet(norm="layer"), "unknown norm 'layer': choose one of none, bn"),
-        (lambda: lenet(norm="analytic"), "analytic normalization is not available yet"),
+        (lambda: lenet(norm="layer"), "unknown norm 'layer': choose one of none, bn, analytic"),
         (lambda: lenet(shape=(3, 32, 32)), "28 by 28, but these are 32 by 32: take `cifar`"),
         (lambda: cifar(shape=(3, 16, 16)), "at least 28 by 28, not of 16 by 16"),
     ],

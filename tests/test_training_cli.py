@@ -51,7 +51,6 @@ def test_the_help_teaches_by_examples_and_lists_every_setting(capsys):
         (["train", "mlp", "--epochs", "many"], "--epochs"),
         (["train", "mlp", "--epochs", "0"], "epochs must be at least 1, but is 0"),
         (["train", "mlp", "--dropout", "1.5"], "dropout must be below 1, but is 1.5"),
-        (["train", "mlp", "--norm", "analytic"], "analytic normalization is not available yet"),
         (["train", "mlp", "--ephocs", "3"], "--ephocs"),
         (["train", "mlp", "--device", "nonsense"], "device 'nonsense' cannot be used"),
         (["train", "mlp", "--data", "mnist", "--root", "nowhere"], "momentprop data get mnist --root nowhere"),

@@ -11,10 +11,25 @@ Fallback = Callable[[type[Any], Callable[..., Any], Sequence[Any], Mapping[str, 
 """Makes the result of an operation that has no rule, from the type of its values, the operation and its arguments."""
 
 
+class Watcher:
+    """Is shown the result of every operation on values, those inside a rule excepted, and may give another one."""
+
+    def start(self, inputs: Sequence[Any]) -> None:
+        """A forward pass begins with these arguments."""
+
+    def after(self, op: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
+        """What becomes of the fresh result of an operation."""
+        return result
+
+    def finish(self) -> None:
+        """The forward pass has ended without an error."""
+
+
 class Context(TorchFunctionMode):
     """A mode that sees every torch operation while it is entered, and what the dispatcher asks of it."""
 
     fallback: Fallback | None = None
+    watcher: Watcher | None = None  # none while a rule runs: the operations inside are the rule's own
     suspended: bool = False  # then operations on values find their rules as if there were no context
 
     def on_plain(

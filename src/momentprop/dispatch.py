@@ -47,6 +47,7 @@ class Operand:
 
     components: ClassVar[tuple[str, ...]] = ()  # the names of its tensors
     needs_rules: ClassVar[bool] = True  # otherwise an operation without a rule acts as on a tensor
+    refused: ClassVar[frozenset[str]] = frozenset()  # operations that have no rule, although a base type has one
     memory: ClassVar[list[int] | None] = None  # set on views and what they are views of: a shared count of writes
     origin: ClassVar[Any] = None  # set on an elementwise function of another value: see `values.origin`
 
@@ -184,9 +185,9 @@ def operation(function: F) -> F:
 
     @functools.wraps(function)
     def dispatched(*args: Any, **kwargs: Any) -> Any:
-        if any(True for _ in values_in(args, kwargs)):
-            return dispatch(dispatched, args, kwargs)
         context = current()
+        if any(True for _ in values_in(args, kwargs)):
+            return dispatch(dispatched, args, kwargs, context)
         return function(*args, **kwargs) if context is None else context.on_plain(dispatched, function, args, kwargs)
 
     return dispatched  # type: ignore[return-value]
@@ -199,6 +200,8 @@ def forget(op: str, *, on: type[Operand]) -> None:
 
 def find(op: str, on: type[Operand]) -> Callable[..., Any] | None:
     """The rule for `op` on values of type `on`, or None."""
+    if op in on.refused:
+        return None
     for kind in on.__mro__:
         function = _RULES.get((op, kind))
         if function is not None:
@@ -238,18 +241,39 @@ def dispatch(
     kind = _kind_of(op, args, kwargs)
     found = find(op, kind)
     if found is None:
-        if kind.needs_rules:
+        if kind.needs_rules and op not in kind.refused:
             context = context or current()
             if context is not None and context.fallback is not None:
                 with torch._C.DisableTorchFunction():  # it works on plain tensors, and may draw random numbers
                     return context.fallback(kind, function, args, kwargs)
-        return kind.without_rule(function, args, kwargs)
+        result = kind.without_rule(function, args, kwargs)
+        watcher = None if context is None else context.watcher
+        return result if watcher is None else watcher.after(op, args, kwargs, result)
     if reflected:
         args = args[::-1]
     position = _INPLACE_POSITION[found]
     if in_place or kwargs.get("inplace", False) or (len(args) > position and args[position]):
-        return _write_back(found, op, args, kwargs)
-    return _call(found, op, kind, args, kwargs)
+        return _write_back(found, op, args, kwargs, context)
+    return _watched(found, op, kind, args, kwargs, context)
+
+
+def _watched(
+    found: Callable[..., Any],
+    op: str,
+    kind: type[Operand],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    context: Context | None,
+) -> Any:
+    """Call a rule and show its result to the watcher, which sees nothing of what happens inside the rule."""
+    if context is None or context.watcher is None:
+        return _call(found, op, kind, args, kwargs)
+    watcher, context.watcher = context.watcher, None
+    try:
+        result = _call(found, op, kind, args, kwargs)
+    finally:
+        context.watcher = watcher
+    return watcher.after(op, args, kwargs, result)
 
 
 def _call(
@@ -289,7 +313,9 @@ def _kind_of(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> type[Op
     return kind
 
 
-def _write_back(found: Callable[..., Any], op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _write_back(
+    found: Callable[..., Any], op: str, args: Sequence[Any], kwargs: Mapping[str, Any], context: Context | None
+) -> Any:
     """Run a pure rule for an in-place operation and put its result back into the first argument.
 
     Where the components share memory with another value (a view was taken) they are overwritten, as torch would do;
@@ -302,7 +328,7 @@ def _write_back(found: Callable[..., Any], op: str, args: Sequence[Any], kwargs:
             "use the out-of-place operation, or make the tensor a value first"
         )
     source = target.each(torch.clone) if target.memory else target
-    result = _call(found, op, type(target), (source, *args[1:]), kwargs)
+    result = _watched(found, op, type(target), (source, *args[1:]), kwargs, context)
     if target.memory:
         target.memory[0] += 1
         for name in target.components:

@@ -12,10 +12,10 @@ from torch.utils import _pytree as pytree
 
 from momentprop import fallbacks
 from momentprop.composites import OPENED
-from momentprop.context import Context, Fallback
+from momentprop.context import Context, Fallback, Watcher
 from momentprop.dispatch import dispatch, is_noise, values_in, where
 from momentprop.monte_carlo import stream
-from momentprop.values import Certain, Fitted, Logistic, Mean, Normal, Sample, Value
+from momentprop.values import Certain, Fitted, Logistic, Mean, Normal, Sample, Statistics, Value
 
 Method = Literal["ap1", "ap2", "sample"]
 Family = Literal["normal", "logistic", "fitted"]
@@ -71,19 +71,18 @@ def propagate(
         samples: the number of draws of `"sample"`.
         record: also return a dictionary with copies of the value at every module, or at the modules named. Its keys are
             the paths of the modules, and `path#2` for the second call of one.
-        calibration: reserved.
+        calibration: corrections of `"ap2"`, as `momentprop.calibrate` gives them.
         fallback: what to do with an operation that has no rule. By default it raises `MissingRule`.
             `"quadrature"` is for elementwise ones, `"monte_carlo"` for any, `"linearize"` for smooth ones.
         seed: makes draws repeatable, and leaves torch's own generators as they were.
         **kwargs: go to the model.
     """
-    if calibration is not None:
-        raise NotImplementedError("calibration is not available yet: pass calibration=None")
     if method == "sample" and samples < 2:
         raise ValueError(f"a variance takes at least 2 samples, but samples is {samples}")
     kind = _kind(method, family)
+    watcher = None if calibration is None else calibration.corrections(model, kind, dropout)
     recording = Recording(model, kind, record)
-    with prepared(model, args, kwargs, kind, recording, input_variance, dropout, fallback, seed) as run:
+    with prepared(model, args, kwargs, kind, recording, input_variance, dropout, fallback, seed, watcher) as run:
         output, recorded = _estimated(run, samples, may_vectorize(model)) if method == "sample" else run()
     return output if record is False else (output, recorded)
 
@@ -99,16 +98,21 @@ def prepared(
     dropout: bool,
     fallback: Any,
     seed: int | None,
+    watcher: Watcher | None = None,
 ) -> Iterator[Callable[[], tuple[Any, dict[str, Any]]]]:
     """Make the model ready for a method; inside, a function runs it and gives its output and what was recorded."""
     inputs = _Inputs(args, kwargs, input_variance)
-    propagation = Propagation(kind, fallbacks.named(fallback))
+    propagation = Propagation(kind, fallbacks.named(fallback), watcher)
 
     def run() -> tuple[Any, dict[str, Any]]:
         recording.start()
+        if watcher is not None:
+            watcher.start(inputs.leaves)
         with propagation:
             given, named = inputs.of_kind(kind)
             output = model(*given, **named)
+        if watcher is not None:
+            watcher.finish()
         return _as_values(output, kind), recording.values
 
     with _seeded(seed), _training_all_but_norms(model) if dropout else contextlib.nullcontext(), recording:
@@ -127,10 +131,11 @@ def _kind(method: str, family: str) -> type[Value]:
 class Propagation(Context):
     """Makes values of plain tensors that meet noise, and says what happens to operations without a rule."""
 
-    def __init__(self, kind: type[Value], fallback: Fallback | None = None) -> None:
+    def __init__(self, kind: type[Value], fallback: Fallback | None = None, watcher: Watcher | None = None) -> None:
         super().__init__()
         self.kind = kind
         self.fallback = fallback
+        self.watcher = watcher
 
     def __torch_function__(
         self,
@@ -150,7 +155,7 @@ class Propagation(Context):
         args, kwargs = _converted((args, kwargs), self.kind)
         if function.__name__ in OPENED:
             with self:  # noise on plain tensors may be inside
-                return dispatch(function, args, kwargs)
+                return OPENED[function.__name__](*args, **kwargs)
         return dispatch(function, args, kwargs, self)
 
     def on_plain(
@@ -163,6 +168,8 @@ class Propagation(Context):
                 return OPENED[name](*args, **kwargs)
         if is_noise(name, Mean):
             return self._noise(function, args, kwargs)
+        if name == "unflatten":  # the method calls that of its superclass, which dynamo does not trace in a context
+            return torch.unflatten(*args, **kwargs)
         return body(*args, **kwargs)
 
     def _noise(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -256,6 +263,8 @@ class Recording(contextlib.AbstractContextManager["Recording"]):
 
     def _hook(self, path: str) -> Callable[..., None]:
         def keep(module: nn.Module, args: Any, output: Any) -> None:
+            if isinstance(output, Statistics) and not issubclass(self.kind, Statistics):
+                return  # a pass of one pixel, for the sake of an `AnalyticNorm`
             calls = sum(key.split("#")[0] == path for key in self.values)
             key = f"{path}#{calls + 1}" if calls else path
             self.values[key] = self.keep(key, _as_values(output, self.kind))

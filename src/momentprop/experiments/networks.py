@@ -11,16 +11,13 @@ every linear layer, the last one too, which then has no bias of its own.
 torch.Size([2, 10])
 """
 
-import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from momentprop.nn import LogisticBernoulli
+from momentprop.nn import AnalyticNorm, LogisticBernoulli
 from momentprop.user_error import UserError
 
 Shape = tuple[int, int, int]
@@ -39,8 +36,8 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 }
 """Activations by name: `bernoulli` is the logistic Bernoulli unit, `logistic` the logistic transform."""
 
-NORMS = ("none", "bn")
-"""Normalizations by name."""
+NORMS = ("none", "bn", "analytic")
+"""Normalizations by name; `analytic` wants the statistics of the images, which `momentprop.normalize` gives it."""
 
 _LENET = [(32, 5, 2), (64, 5, 2), (50, 4, 1), (None, 1, 1)]  # depth, kernel size, stride; None: as many as classes
 _CIFAR = [
@@ -107,7 +104,7 @@ def plain20(
     shape: Shape = (3, 32, 32),
     classes: int = 10,
 ) -> nn.Sequential:
-    """Twenty convolutions of 64 channels in a row, padded, and an average: hardly trains from torch's initial point."""
+    """Twenty convolutions of 64 channels in a row, padded, and an average: from torch's initial point it begins late."""
     layers = _convolutions(shape[0], classes, _PLAIN, norm, padded=True)
     stages = _stages(layers, activation, dropout, norm, nn.BatchNorm2d)
     return nn.Sequential(OrderedDict([*stages.items(), ("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten())]))
@@ -168,67 +165,5 @@ def make_norm(name: str, channels: int, batch_norm: Callable[[int], nn.Module]) 
     if name == "bn":
         return batch_norm(channels)
     if name == "analytic":
-        raise UserError("the analytic normalization is not available yet: take norm 'none' or 'bn'")
+        return AnalyticNorm(channels)
     raise UserError(f"unknown norm {name!r}: choose one of {', '.join(NORMS)}")
-
-
-@torch.no_grad()
-def initialize_from_batch(model: nn.Module, images: Tensor) -> None:
-    r"""Rescale the layers of a model so that each has outputs of mean 0 and variance 1 over a batch and its positions.
-
-    The paper's re-initialization "with BN" (Salimans and Kingma): front to back, the weights and the bias $w, b$ of
-    each linear layer or convolution become $w/\sigma$ and $(b - \mu)/\sigma$ with the mean and the deviation of its
-    outputs. The images run through the standard network, where noise has its mean. A layer without a bias is only
-    scaled.
-
-    >>> import torch
-    >>> from momentprop.experiments.networks import initialize_from_batch, mlp
-    >>> model, images = mlp("relu"), torch.rand(200, 1, 28, 28)
-    >>> initialize_from_batch(model, images)
-    >>> logits = model(images)
-    >>> torch.allclose(logits.mean(0), torch.zeros(10), atol=1e-4), torch.allclose(logits.std(0), torch.ones(10), 0.01)
-    (True, True)
-    """
-    done: set[nn.Module] = set()
-
-    def normalize(layer: Any, _: Any, output: Tensor) -> Tensor | None:
-        if layer in done:  # a layer that the model calls several times is set by its first call
-            return None
-        done.add(layer)
-        return _normalize(layer, output)
-
-    layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)]
-    handles = [layer.register_forward_hook(normalize) for layer in layers]
-    try:
-        with evaluating(model):
-            model(images)
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _normalize(layer: Any, output: Tensor) -> Tensor:
-    """Rescale a layer by the statistics of its output, and return what the output now is."""
-    channel = -1 if isinstance(layer, nn.Linear) else 1
-    others = [d for d in range(output.ndim) if d != channel % output.ndim]
-    variance, mean = torch.var_mean(output, others, correction=0)
-    scale = torch.where(variance > 0, variance.rsqrt(), 1.0)  # a constant output stays as it is, but for its mean
-    layer.weight.mul_(scale.reshape(-1, *[1] * (layer.weight.ndim - 1)))
-    if layer.bias is None:
-        shift = torch.zeros_like(mean)
-    else:
-        shift = mean
-        layer.bias.copy_((layer.bias - mean) * scale)
-    return ((output.movedim(channel, -1) - shift) * scale).movedim(-1, channel)
-
-
-@contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, and each of its modules back into the mode it was in."""
-    training = {module: module.training for module in model.modules()}
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, was in training.items():
-            module.training = was

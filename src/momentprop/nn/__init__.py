@@ -5,6 +5,7 @@ moments (AP2), on a `Sample` a draw. On a tensor it does as dropout does: it dra
 $E[Y \mid x]$ in evaluation mode.
 """
 
+from momentprop.nn.analytic_norm import AnalyticNorm as AnalyticNorm
 from momentprop.nn.binary import Heaviside as Heaviside
 from momentprop.nn.binary import LogisticBernoulli as LogisticBernoulli
 from momentprop.nn.binary import Probit as Probit

@@ -40,5 +40,9 @@ from momentprop.rules import shape as _shape
 from momentprop.rules import sigmoid as _sigmoid
 from momentprop.rules import smooth_rectifier as _smooth_rectifier
 from momentprop.rules import softmax as _softmax
+from momentprop.rules import statistics as _statistics
+from momentprop.rules import statistics_elementwise as _statistics_elementwise
+from momentprop.rules import statistics_norms as _statistics_norms
+from momentprop.rules import statistics_shapes as _statistics_shapes
 from momentprop.rules import threshold as _threshold
 from momentprop.rules import units as _units

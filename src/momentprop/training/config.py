@@ -138,16 +138,15 @@ class Config(Settings):
         choices=tuple(ACTIVATIONS),
     )
     dropout: float = _field(0.0, "The probability of dropout after every activation.", least=0)
-    norm: str = _field("none", "The normalization after every linear layer: none or bn.", choices=NORMS)
+    norm: str = _field("none", "The normalization after every linear layer: none, bn or analytic.", choices=NORMS)
     init: str = _field(
         "torch",
-        "The initial point: torch (its defaults) or bn (then scaled to outputs of mean 0 and variance 1).",
-        choices=("torch", "bn"),
+        "The initial point: torch (its defaults), or then scaled to outputs of mean 0 and variance 1 by the statistics "
+        "of a batch (bn) or of all training images (analytic).",
+        choices=("torch", "bn", "analytic"),
     )
 
     def __post_init__(self) -> None:
-        if self.norm == "analytic":
-            raise UserError("the analytic normalization is not available yet: take norm 'none' or 'bn'")
         super().__post_init__()
         for name in ("dropout", "validation"):
             if getattr(self, name) >= 1:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from momentprop.experiments.networks import evaluating
+from momentprop.normalization.pixel import evaluating
 from momentprop.propagate import propagate
 from momentprop.training.config import Settings
 from momentprop.training.distributed import Ranks

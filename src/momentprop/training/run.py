@@ -13,8 +13,10 @@ from torch import nn
 
 from momentprop import data
 from momentprop.data import Dataset, Split
+from momentprop.dispatch import MissingRule
 from momentprop.experiments.modern import NETWORKS
-from momentprop.experiments.networks import initialize_from_batch
+from momentprop.normalization import initialize, input_statistics
+from momentprop.normalization.layers import attach
 from momentprop.training import checkpoint as checkpoints
 from momentprop.training import log
 from momentprop.training.checkpoint import Checkpoint, CheckpointError
@@ -25,11 +27,12 @@ from momentprop.training.folder import Folder
 from momentprop.training.loop import Trainer, forked_generators
 from momentprop.training.progress import Progress, line
 from momentprop.user_error import UserError
+from momentprop.values import Statistics
 
 MODEL = "model.safetensors"
 """The name of the trained network in the folder of the run."""
 
-_INITIALIZED_WITH = 1024  # images whose statistics initialize by "bn"
+_INITIALIZED_WITH = 1024  # images at once; so many initialize by "bn"
 
 
 @dataclass
@@ -116,8 +119,24 @@ def build(config: Config, training: Split) -> nn.Module:
     model = _network(config, shape, classes=10).to(config.torch_dtype)
     if config.init == "bn":
         first = order(len(training), config.seed, 0)[:_INITIALIZED_WITH]
-        initialize_from_batch(model, training.batch(first)[0].to(config.torch_dtype))
+        initialize(model, training.batch(first)[0].to(config.torch_dtype), method="batch")
+    if "analytic" in (config.init, config.norm):
+        statistics = _statistics(config, training)
+        try:
+            if config.init == "analytic":
+                initialize(model, statistics)
+        except MissingRule as error:
+            raise UserError(f"init 'analytic' is not for the network {config.network!r}: {error}") from error
+        if config.norm == "analytic":
+            attach(model, statistics)
     return model
+
+
+def _statistics(config: Config, training: Split) -> Statistics:
+    """The statistics of the images as the network gets them, with their noise."""
+    indices = torch.arange(len(training)).split(_INITIALIZED_WITH)
+    images = input_statistics(training.batch(some)[0].to(config.torch_dtype) for some in indices)
+    return Statistics(images.loc, images.variance + config.input_variance)
 
 
 def _network(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -171,8 +190,10 @@ def load_model(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
     found = _trained(path)
     about = found.state
     config = Config.from_dict(about["config"])
-    model = _network(config, tuple(about["shape"]), len(about["classes"]))
-    model.to(config.torch_dtype).load_state_dict(found.tensors)
+    model = _network(config, tuple(about["shape"]), len(about["classes"])).to(config.torch_dtype)
+    if config.norm == "analytic":  # by statistics that are among the tensors
+        attach(model, Statistics(torch.zeros(about["shape"][0]), torch.ones(about["shape"][0])))
+    model.load_state_dict(found.tensors)
     return model.eval(), about
 
 

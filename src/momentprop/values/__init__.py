@@ -10,3 +10,4 @@ from momentprop.values.estimate import Estimate as Estimate
 from momentprop.values.normal import Fitted as Fitted
 from momentprop.values.normal import Logistic as Logistic
 from momentprop.values.normal import Normal as Normal
+from momentprop.values.statistics import Statistics as Statistics

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from momentprop.context import current
 from momentprop.dispatch import Operand, dispatch, where
 
 _VALIDATE = [__debug__]
@@ -155,7 +156,7 @@ def _operation(name: str) -> Callable[..., Any]:
     function = getattr(Tensor, name)
 
     def method(self: Value, *args: Any, **kwargs: Any) -> Any:
-        return dispatch(function, (self, *args), kwargs)
+        return dispatch(function, (self, *args), kwargs, current())
 
     method.__name__ = name
     method.__doc__ = f"As `torch.Tensor.{name}`, by the rule for this type of value."

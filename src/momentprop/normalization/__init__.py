@@ -1,0 +1,8 @@
+"""The statistics of a data set, one pixel through a network, and what they are good for: scaling and normalization."""
+
+from momentprop.normalization.folding import fold as fold
+from momentprop.normalization.initialization import Initialization as Initialization
+from momentprop.normalization.initialization import initialize as initialize
+from momentprop.normalization.inputs import input_statistics as input_statistics
+from momentprop.normalization.layers import normalize as normalize
+from momentprop.normalization.pixel import dataset_statistics as dataset_statistics

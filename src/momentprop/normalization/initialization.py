@@ -1,0 +1,180 @@
+"""Initialization: weights scaled front to back so that the outputs of every layer have mean 0 and variance 1."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from momentprop.context import suspended
+from momentprop.nn.analytic_norm import AnalyticNorm
+from momentprop.normalization.pixel import as_input, evaluating
+from momentprop.rules.statistics import channels_of
+from momentprop.tables import table
+from momentprop.user_error import UserError
+from momentprop.values import Statistics
+from momentprop.values.statistics import named_channels
+
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
+"""The layers that are scaled and normalized."""
+
+
+@dataclass
+class Layer:
+    """What was done to a layer: the statistics of its outputs before, one for each channel, and the change in words."""
+
+    path: str
+    mean: Tensor | None
+    deviation: Tensor | None
+    done: str
+
+
+@dataclass
+class Initialization:
+    """What `initialize` did, layer by layer in the order of their calls; `print` shows it as a table."""
+
+    method: str
+    layers: list[Layer]
+
+    def __str__(self) -> str:
+        rows = [(layer.path, _range(layer.mean), _range(layer.deviation), layer.done) for layer in self.layers]
+        return table(("layer", "mean before", "deviation before", "done"), rows)
+
+
+def _range(channels: Tensor | None) -> str:
+    if channels is None:
+        return "-"
+    low, high = float(channels.min()), float(channels.max())
+    return f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
+
+
+@torch.no_grad()
+def initialize(
+    model: nn.Module, statistics: Statistics | Tensor, method: Literal["analytic", "batch"] = "analytic"
+) -> Initialization:
+    r"""Scale the layers of a model so that each has outputs of mean 0 and variance 1 in every channel, and report it.
+
+    Front to back, the weights and the bias $w, b$ of each linear layer and convolution become $w/\sigma$ and
+    $(b - \mu)/\sigma$, with the mean and the deviation of its outputs over the data set and all positions. By
+    `"analytic"` these are carried through the network as one pixel; by `"batch"` they are those of a batch of inputs,
+    where noise has its mean (the paper's re-initialization "with BN"). The model is changed in place, in evaluation
+    mode. A layer without a bias is only scaled, one that is called several times is set by its first call, a constant
+    channel is not scaled, and everything else is left alone.
+
+    >>> import torch, momentprop
+    >>> images = torch.rand(100, 1, 8, 8)
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+    >>> report = momentprop.initialize(model, momentprop.input_statistics(images))
+    >>> [(layer.path, layer.done) for layer in report.layers]
+    [('0', 'scaled and shifted'), ('3', 'scaled and shifted')]
+    >>> report = momentprop.initialize(model, images, method="batch")
+    >>> torch.allclose(model(images).std(0, correction=0), torch.ones(2), atol=1e-3)
+    True
+
+    Args:
+        model: any module of one input. For `"analytic"` its operations need rules for one pixel.
+        statistics: of the inputs, as `input_statistics` gives them, or for `"batch"` a batch of inputs.
+        method: `"analytic"` or `"batch"`.
+    """
+    if method not in ("analytic", "batch"):
+        raise ValueError(f"unknown method {method!r}: choose 'analytic' or 'batch'")
+    if method == "batch" and (isinstance(statistics, Statistics) or not isinstance(statistics, Tensor)):
+        raise TypeError(
+            f"method 'batch' takes a batch of inputs, a tensor, but was given a {type(statistics).__name__}"
+        )
+    given: Any = as_input(model, statistics) if method == "analytic" else statistics
+    walk = _Walk(model)
+    with walk, evaluating(model), suspended():
+        # by its method: a hook of a normalized model would compute statistics, and change what its layers are fed
+        (model if isinstance(model, LAYERS) else model.forward)(given)
+    return Initialization(method, walk.report())
+
+
+class _Walk:
+    """Sets every layer when it is called first, while it is entered."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.paths = {module: path for path, module in model.named_modules() if isinstance(module, LAYERS)}
+        self.norms = [module for module in model.modules() if isinstance(module, AnalyticNorm)]
+        self.done: dict[nn.Module, Layer] = {}
+        self.before = [(p, p.clone()) for layer in self.paths for p in layer.parameters()]  # to undo half of a walk
+        self.handles: list[Any] = []
+
+    def __enter__(self) -> None:
+        for norm in self.norms:  # their inputs are standard, once the layers before them are set
+            like = next(iter(norm.parameters()), torch.empty(0))
+            norm.meet(like.new_zeros(norm.channels), like.new_ones(norm.channels))
+        self.handles = [layer.register_forward_hook(self._set) for layer in self.paths]
+
+    def __exit__(self, error: object, *_: object) -> None:
+        for handle in self.handles:
+            handle.remove()
+        if error is not None:
+            for parameter, before in self.before:
+                parameter.copy_(before)
+        for norm in self.norms:
+            norm.forget()
+
+    def report(self) -> list[Layer]:
+        """What was done to every layer."""
+        missed = [
+            Layer(path, None, None, "never called") for module, path in self.paths.items() if module not in self.done
+        ]
+        return [*self.done.values(), *missed]
+
+    def _set(self, layer: Any, _: Any, output: Any) -> Any:
+        if layer in self.done:
+            return None
+        path = self.paths[layer]
+        dim = -1 if isinstance(layer, nn.Linear) else 1
+        mean, variance = _moments(output, dim)
+        finite = torch.isfinite(mean) & torch.isfinite(variance)
+        if not bool(finite.all()):
+            raise UserError(
+                f"the outputs of layer {path!r}: {named_channels(~finite)} not finite, so it cannot be scaled"
+            )
+        scale = torch.where(variance > 0, variance.rsqrt(), 1.0)
+        shift = torch.zeros_like(mean) if layer.bias is None else mean
+        _rescale(layer, path, shift, scale)
+        self.done[layer] = Layer(path, mean, variance.sqrt(), _words(layer, variance))
+        shape = [1] * output.ndim
+        shape[dim] = -1
+        return (output - shift.reshape(shape)) * scale.reshape(shape)
+
+
+def _moments(output: Any, dim: int) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each channel of a batch or of statistics."""
+    last = output.movedim(dim, -1)
+    if isinstance(output, Statistics):
+        return channels_of(last.reshape(-1, last.shape[-1]))
+    variance, mean = torch.var_mean(last.reshape(-1, last.shape[-1]), 0, correction=0)
+    return mean, variance
+
+
+def _words(layer: Any, variance: Tensor) -> str:
+    words = "scaled" if layer.bias is None else "scaled and shifted"
+    constant = int((variance == 0).sum())
+    return f"{words}, but for {constant} constant channels" if constant else words
+
+
+def _rescale(layer: Any, path: str, shift: Tensor, scale: Tensor) -> None:
+    """Make the outputs of a layer what they are less `shift`, which is zero if it has no bias, times `scale`."""
+    if parametrize.is_parametrized(layer):
+        raise UserError(f"the weight of layer {path!r} is parametrized, so that it cannot be scaled")
+    layer.weight.mul_(per_output(layer, scale))
+    if layer.bias is not None:
+        layer.bias.copy_((layer.bias - shift) * scale)
+
+
+def per_output(layer: Any, scale: Tensor) -> Tensor:
+    """A factor for each output channel in a shape that multiplies the weight."""
+    scale = scale.to(layer.weight.dtype)
+    ones = [1] * (layer.weight.ndim - 2)
+    if not isinstance(layer, TRANSPOSED):
+        return scale.reshape(-1, 1, *ones)
+    return (
+        scale.reshape(layer.groups, 1, -1, *ones).repeat_interleave(layer.in_channels // layer.groups, 1).flatten(0, 1)
+    )

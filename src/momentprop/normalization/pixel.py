@@ -1,0 +1,111 @@
+"""One pixel through a network: the statistics of a data set at every module."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils import _pytree as pytree
+
+from momentprop.context import suspended
+from momentprop.propagate import Recording
+from momentprop.rules.statistics import as_pixel, channels_of
+from momentprop.values import Statistics, Value
+
+_SPATIAL = {
+    1: (nn.Conv1d, nn.ConvTranspose1d),
+    2: (nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d),
+    3: (nn.Conv3d, nn.ConvTranspose3d, nn.BatchNorm3d),
+}
+
+
+def dataset_statistics(model: nn.Module, statistics: Statistics) -> dict[str, Any]:
+    """The statistics of a data set at every module of a network, from those of its inputs, in one pass of one pixel.
+
+    The keys are the paths of the modules, and `path#2` for the second call of one; under the empty path is the output.
+    The statistics are of shape (channels,), and gradients flow through them. The model is run in the mode it is in, and
+    left as it was: in training mode dropout acts, and batch normalization normalizes by the statistics.
+
+    >>> import torch, momentprop
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+    >>> inside = momentprop.dataset_statistics(model, momentprop.input_statistics(torch.rand(10, 1, 4, 4)))
+    >>> {path: tuple(found.shape) for path, found in inside.items()}
+    {'0': (2,), '1': (2,), '2': (2,), '3': (3,), '': (3,)}
+
+    Args:
+        model: any module of one input whose operations have a rule for one pixel: convolutions, linear layers, pooling,
+            normalizations, elementwise operations, noise. Attention and recurrence have none.
+        statistics: of the inputs, as `input_statistics` gives them.
+    """
+    recording = Recording(model, Statistics, True, lambda _, tree: pytree.tree_map(_channels, tree, is_leaf=_is_value))
+    with recording, batches_uncounted(model), suspended():
+        output = model(as_input(model, statistics))
+    return {**recording.values, "": pytree.tree_map(_channels, output, is_leaf=_is_value)}
+
+
+def as_input(model: nn.Module, statistics: Any) -> Statistics:
+    """The statistics as a batch of one input of one pixel, with as many dimensions as the model's layers expect."""
+    if not isinstance(statistics, Statistics):
+        raise TypeError(
+            f"the statistics of the inputs are unknown: a {type(statistics).__name__} was given in place of "
+            "`momentprop.input_statistics(inputs)`"
+        )
+    place = next((parameter for parameter in model.parameters() if parameter.is_floating_point()), None)
+    if place is not None:
+        kind = torch.promote_types(place.dtype, torch.float32)
+        statistics = statistics.each(lambda part: part.to(place.device, kind))
+    loc, variance = channels_of(statistics)
+    return as_pixel(statistics, loc.clone(), variance.clone(), spatial_dims(model, len(loc)))
+
+
+def spatial_dims(model: nn.Module, channels: int) -> int:
+    """How many spatial dimensions the inputs of a model have, by the first of its layers that tells."""
+    for module in model.modules():
+        for dims, kinds in _SPATIAL.items():
+            if isinstance(module, kinds):
+                return dims
+        if isinstance(module, nn.Linear):
+            return 0 if module.in_features == channels else 2  # the pixels of an image, which are flattened
+    return 0
+
+
+def _is_value(x: Any) -> bool:
+    return isinstance(x, Value)
+
+
+def _channels(x: Any) -> Any:
+    """The statistics as those of channels, wherever their dimension is."""
+    if not isinstance(x, Statistics):
+        return x
+    if sum(size > 1 for size in x.shape) <= 1:
+        return x.each(lambda part: part.reshape(-1).clone())
+    return x.of(*channels_of(x))
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode, and each of its modules back into the mode it was in."""
+    training = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, was in training.items():
+            module.training = was
+
+
+@contextlib.contextmanager
+def batches_uncounted(model: nn.Module) -> Iterator[None]:
+    """Leave the count of the batches that normalizations have seen as it was."""
+    counts: list[tuple[Tensor, Tensor]] = []
+    for module in model.modules():
+        if isinstance(module, _NormBase) and module.training and module.num_batches_tracked is not None:
+            counts.append((module.num_batches_tracked, module.num_batches_tracked.clone()))
+    try:
+        yield
+    finally:
+        for count, before in counts:
+            count.copy_(before)

@@ -45,6 +45,16 @@ def test_deviations_are_as_the_introduction_says(shown):
     assert bernoulli == pytest.approx(1, abs=0.15)
 
 
+def test_calibration_repairs_the_deviations_of_noisy_pixels(shown):
+    for entry in shown[1]:
+        plain, calibrated = (entry.report.at_output(name) for name in ("ap2", "ap2-calibrated"))
+        assert calibrated.eps_std == pytest.approx(1, abs=0.06)
+        assert calibrated.eps_mean < plain.eps_mean + 0.01
+        assert "By ap2-calibrated, the means are off by" in entry.report.summary
+    overview = (shown[0] / "index.html").read_text(encoding="utf-8")
+    assert overview.count(">calibrated</th>") == 6
+
+
 def test_the_digits_that_are_shown_are_the_least_certain_ones_first(shown):
     for entry in shown[1]:
         certainties = [max(example.probabilities["ap2"]) for example in entry.report.examples]
@@ -70,7 +80,7 @@ def test_without_safetensors_a_network_is_trained(monkeypatch):
         raise ImportError("no safetensors")
 
     monkeypatch.setattr(kept, "load", fail)
-    _, images, origin = demo.network(demo.CASES[0], load("digits"), count=3, training=64)
+    _, images, _, origin = demo.network(demo.CASES[0], load("digits"), count=3, training=64)
     assert images.shape == (3, 1, 28, 28)
     assert origin == "# trained by the demo"
 

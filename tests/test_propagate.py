@@ -361,11 +361,6 @@ def test_running_statistics_are_updated_in_training_as_by_a_plain_forward():
     torch.testing.assert_close(model[1].running_var, plain[1].running_var)
 
 
-def test_calibration_is_announced_as_missing():
-    with pytest.raises(NotImplementedError, match="calibration is not available yet"):
-        propagate(nn.ReLU(), X, calibration=object())
-
-
 # Together with the rest of torch
 
 

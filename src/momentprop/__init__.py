@@ -7,6 +7,10 @@ from momentprop import nn as nn
 from momentprop import paper as paper
 from momentprop import rules as rules
 from momentprop import torch_gaps as _torch_gaps  # noqa: F401 (for the warnings it installs)
+from momentprop.calibration import Calibration as Calibration
+from momentprop.calibration import CalibrationWarning as CalibrationWarning
+from momentprop.calibration import calibrate as calibrate
+from momentprop.calibration import calibrated as calibrated
 from momentprop.check import check as check
 from momentprop.dispatch import MissingRule as MissingRule
 from momentprop.dispatch import operation as operation
@@ -14,6 +18,11 @@ from momentprop.dispatch import rule as rule
 from momentprop.elementwise import elementwise as elementwise
 from momentprop.export import AsTensors as AsTensors
 from momentprop.model_change import ModelChangeWarning as ModelChangeWarning
+from momentprop.normalization import dataset_statistics as dataset_statistics
+from momentprop.normalization import fold as fold
+from momentprop.normalization import initialize as initialize
+from momentprop.normalization import input_statistics as input_statistics
+from momentprop.normalization import normalize as normalize
 from momentprop.propagate import propagate as propagate
 from momentprop.values import Categorical as Categorical
 from momentprop.values import Estimate as Estimate
@@ -22,4 +31,5 @@ from momentprop.values import Logistic as Logistic
 from momentprop.values import Mean as Mean
 from momentprop.values import Normal as Normal
 from momentprop.values import Sample as Sample
+from momentprop.values import Statistics as Statistics
 from momentprop.values import set_default_validate_args as set_default_validate_args

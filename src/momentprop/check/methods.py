@@ -3,12 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from momentprop.check.words import CALIBRATED
 from momentprop.propagate import propagate
 
 Method = str | tuple[str, Mapping[str, Any] | Callable[..., Any]]
 """A name; or a name with options of `propagate`, or with a function that takes and gives what `propagate` does."""
-
-CALIBRATED = "ap2-calibrated"
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "ap1": {"method": "ap1"},

@@ -39,24 +39,26 @@ def page(title: str, introduction: Sequence[str], entries: Sequence[Entry]) -> s
 
 
 def comparison(entries: Sequence[Entry]) -> Table:
-    """The figures at the output, a row for each report, with AP1 beside the method that a report is about."""
-    head = ["at the output", "means off by: AP1", "AP2", "floor", "deviations: AP2", "90 % intervals hold"]
-    head += ["classes off by: AP1", "AP2", "worth draws", "passes"]
-    return head, [[entry.title, *_figures(entry.report)] for entry in entries]
+    """The figures at the output, a row for each report: AP1, the method that it is about, and calibrated AP2 if any."""
+    more = ["calibrated"] if any(words.CALIBRATED in entry.report.methods for entry in entries) else []
+    head = ["at the output", "means off by: AP1", "AP2", *more, "floor", "deviations: AP2", *more]
+    head += ["90 % intervals hold: AP2", *more, "classes off by: AP1", "AP2", *more, "worth draws: AP2", *more]
+    head += ["passes: AP2", *more]
+    return head, [[entry.title, *_figures(entry.report, bool(more))] for entry in entries]
 
 
-def _figures(report: Report) -> list[str]:
-    name = report.chief
-    found, floor = report.at_output(name), report.floor_at_output
+def _figures(report: Report, calibrated: bool) -> list[str]:
+    names = [report.chief, words.CALIBRATED] if calibrated else [report.chief]
+    found = [report.at_output(name) for name in names]
     divergences = report.posterior.methods if report.posterior is not None else {}
     return [
-        *map(words.number, (report.at_output("ap1").eps_mean, found.eps_mean, floor.eps_mean)),
-        "× " + words.number(found.eps_std),
-        words.percent(found.coverage.get("90")),
+        *(words.number(each.eps_mean) for each in (report.at_output("ap1"), *found, report.floor_at_output)),
+        *("× " + words.number(each.eps_std) for each in found),
+        *(words.percent(each.coverage.get("90")) for each in found),
         *(words.number(min(divergences[each].values(), default=None)) if each in divergences else words.NONE
-          for each in ("ap1", name)),
-        words.brief_worth(found.worth_mean, report.samples),
-        words.number(report.cost[name].measured),
+          for each in ("ap1", *names)),
+        *(words.brief_worth(each.worth_mean, report.samples) for each in found),
+        *(words.number(report.cost[name].measured) for name in names),
     ]  # fmt: skip
 
 

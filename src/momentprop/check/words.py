@@ -8,6 +8,9 @@ from momentprop.tables import table
 if TYPE_CHECKING:
     from momentprop.check.report import Module, Report
 
+CALIBRATED = "ap2-calibrated"
+"""The name of AP2 with a calibration."""
+
 NONE = "–"
 _OFF = 0.2  # the relative error of deviations from which on a module is named
 
@@ -71,7 +74,19 @@ def summary(report: "Report") -> list[str]:
     if off is not None:
         where = f"`{off}`, a {report[off].type}"
         parts.append(f"The first module where its deviations are off by more than {percent(_OFF)} is {where}.")
+    parts += [_of_other(report, other) for other in report.methods if other == CALIBRATED != name]
     return [part for part in parts if part]
+
+
+def _of_other(report: "Report", name: str) -> str:
+    """A sentence on a method that the summary is not about."""
+    found, floor = report.at_output(name), report.floor_at_output
+    if found.eps_mean is None or found.eps_std is None or floor.eps_std is None:
+        return ""
+    return (
+        f"By {name}, the means are off by {number(found.eps_mean)} standard deviations, and the deviations are "
+        f"{factor(found.eps_std, floor.eps_std)}."
+    )
 
 
 def _of_means(report: "Report", name: str) -> str:

@@ -1,0 +1,207 @@
+"""The call `momentprop.calibrate`."""
+
+import dataclasses
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from momentprop.calibration.calibration import FAMILIES, Calibration, Noise, Quality, dropout_acts
+from momentprop.calibration.factors import COUNT, Features
+from momentprop.calibration.fingerprint import Fingerprint
+from momentprop.calibration.fit import Fitted, at_level, summed, survey
+from momentprop.check.measure import Call
+from momentprop.check.ranks import batch_size, share
+from momentprop.propagate import Family, may_vectorize
+from momentprop.values import Value
+
+SAMPLES = 300
+"""How many draws a fit takes unless the caller says otherwise: a deviation is then known to 4 %."""
+
+
+def calibrate(
+    model: Callable[..., Any],
+    batches: Iterable[Any] | None,
+    *,
+    input_variance: Tensor | float | Sequence[float] | None = None,
+    dropout: bool = False,
+    samples: int = SAMPLES,
+    seed: int = 0,
+    family: Family = "normal",
+    features: Features = "all",
+    statistics: Any = None,
+    shape: Sequence[int] | None = None,
+    inputs: int = 64,
+    fallback: Any = None,
+) -> Calibration:
+    r"""Fit corrections of AP2 on a few inputs, by which its variances hold in deep networks.
+
+    >>> import torch, momentprop
+    >>> _ = torch.manual_seed(0)
+    >>> layers = [torch.nn.Sequential(torch.nn.Linear(30, 30), torch.nn.Tanh()) for _ in range(4)]
+    >>> model = torch.nn.Sequential(*layers)
+    >>> calibration = momentprop.calibrate(model, torch.randn(20, 30), input_variance=0.1)
+    >>> y = momentprop.propagate(model, torch.randn(5, 30), input_variance=0.1, calibration=calibration)
+
+    Args:
+        model: any module, in evaluation mode, or a function.
+        batches: an iterable of input batches, of which a few dozen inputs suffice: tensors or values; tuples or lists,
+            of which the first element is taken, as data loaders give them; dictionaries of keyword arguments. A single
+            tensor is a single batch. None draws inputs from `statistics`.
+        input_variance: the variance of the inputs, as in `propagate`, or a sequence of numbers: then the corrections
+            are fitted at each of these levels and interpolated in the logarithm of the input's mean variance.
+        dropout: let dropout act in evaluation mode, as in `propagate`. Fit under the noise that will be used.
+        samples: the number of draws for each batch and level.
+        seed: of the draws, which leave torch's own generators as they were.
+        family: of AP2, as in `propagate`.
+        features: what a correction depends on beside the channel: `"all"`, the unit's own mean and variance and the
+            variances of other channels; `"state"`, the unit's own; `"variance"`; or nothing, `"channel"`.
+        statistics: anything with `loc` and `variance`, numbers or one for each channel, from which inputs are drawn if
+            no batches are at hand.
+        shape: of one such input, channels first.
+        inputs: how many are drawn.
+        fallback: as in `propagate`.
+
+    If `torch.distributed` is initialized, each rank takes a part of every batch, and all get the same result.
+    """
+    if samples < 2:
+        raise ValueError(f"a variance takes at least 2 samples, but samples is {samples}")
+    if not may_vectorize(model):
+        raise ValueError("draws would change the running statistics of batch normalization: call `model.eval()` first")
+    if family not in FAMILIES:
+        raise ValueError(f"unknown family {family!r}: choose 'normal', 'logistic' or 'fitted'")
+    if features not in COUNT:
+        raise ValueError(f"unknown features {features!r}: choose 'all', 'state', 'variance' or 'channel'")
+    levels = _levels(input_variance)
+    given = _like_weights(drawn_inputs(statistics, shape, inputs, seed), model) if batches is None else batches
+    calls = _calls(model, given, {"dropout": dropout, "fallback": fallback}, seed)
+    kind, runs = FAMILIES[family], [_at(calls, each) for each in levels]
+    places = survey(runs[0][0], kind)
+    if not any(place.corrected for place in places):
+        raise ValueError(
+            "no operation of the model mixes random units: if nothing is random, give an `input_variance`, or let "
+            "`dropout=True` act"
+        )
+    found = [at_level(run, kind, places, features, samples) for run in runs]
+    fitted = [place for place in places if all(place in fits for fits, _ in found)]
+    numbers = {place: _together([fits[place] for fits, _ in found]) for place in fitted}
+    ranks = {place: sum(fits[place].rank for fits, _ in found) for place in fitted}
+    return Calibration(
+        tuple(dataclasses.replace(place, corrected=place in fitted, rank=ranks.get(place, 0)) for place in places),
+        features,
+        Noise(
+            tuple(each if isinstance(each, float) else mean for each, (_, mean) in zip(levels, found, strict=True)),
+            isinstance(levels[0], float),
+            dropout_acts(model, dropout),
+            family,
+        ),
+        torch.cat([numbers[place].flatten(1) for place in fitted], 1).cpu(),
+        {str(place): [_quality(fits[place], mean) for fits, mean in found] for place in fitted},
+        _about(calls, samples, seed),
+        Fingerprint.of(model),
+    )
+
+
+def _levels(given: Tensor | float | Sequence[float] | None) -> list[Tensor | float | None]:
+    """The levels in ascending order; numbers are floats."""
+    if given is None or isinstance(given, Tensor):
+        return [given]
+    if not isinstance(given, Sequence):
+        return [float(given)]
+    levels = sorted({float(each) for each in given})
+    if not levels or (len(levels) > 1 and levels[0] <= 0):
+        raise ValueError(f"input_variance must be one or more positive numbers to interpolate between, but is {given}")
+    return list(levels)
+
+
+def _calls(model: Callable[..., Any], batches: Iterable[Any], noise: dict[str, Any], seed: int) -> list[Call]:
+    """This process's part of every batch."""
+    if isinstance(batches, Tensor | Value):
+        batches = [batches]
+    calls = []
+    for i, batch in enumerate(batches):
+        args, kwargs = _arguments(batch)
+        calls.append(share(Call(model, args, kwargs, noise, seed + 1000 * i), ())[0])
+        if batch_size(calls[-1]) == 0:
+            raise ValueError(f"batch {i} is empty: give batches with at least one input")
+    if not calls:
+        raise ValueError("there are no batches: give at least one batch of inputs")
+    return calls
+
+
+def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    if isinstance(batch, tuple | list) and batch:
+        batch = batch[0]
+    if not isinstance(batch, Tensor | Value):
+        raise TypeError(
+            f"a batch must be a tensor, a value, a tuple that begins with one, or a dictionary of arguments, "
+            f"but is a {type(batch).__name__}"
+        )
+    return (batch,), {}
+
+
+def _at(calls: Sequence[Call], variance: Tensor | float | None) -> list[Call]:
+    """The calls with this variance of their inputs."""
+    return [dataclasses.replace(call, noise={**call.noise, "input_variance": variance}) for call in calls]
+
+
+def drawn_inputs(statistics: Any, shape: Sequence[int] | None, count: int, seed: int) -> Tensor:
+    """Inputs drawn at random with the mean and the variance that a data set has in each channel.
+
+    Images are not independent pixels: along dimensions after the first, noise of several scales is added up.
+    """
+    if statistics is None or shape is None:
+        raise ValueError("without batches, give `statistics` of the data, with `loc` and `variance`, and a `shape`")
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn((count, *shape), generator=generator)
+    modes = {2: "linear", 3: "bilinear", 4: "trilinear"}
+    if len(shape) in modes:
+        sizes = list(shape[1:])
+        while min(sizes) > 2:
+            sizes = [max(2, size // 2) for size in sizes]
+            coarse = torch.randn((count, shape[0], *sizes), generator=generator)
+            noise += F.interpolate(coarse, size=tuple(shape[1:]), mode=modes[len(shape)], align_corners=True)
+        noise = noise / noise.std()
+    loc, variance = (torch.as_tensor(part, dtype=torch.float32).cpu() for part in (statistics.loc, statistics.variance))
+    loc, variance = (part.reshape(-1, *[1] * (len(shape) - 1)) for part in (loc, variance))
+    return loc + variance.sqrt() * noise
+
+
+def _like_weights(inputs: Tensor, model: Callable[..., Any]) -> Tensor:
+    """The inputs on the device and of the type of the model's weights, if it has any."""
+    weights = model.parameters() if isinstance(model, nn.Module) else ()
+    return next((inputs.to(weight) for weight in weights if weight.is_floating_point()), inputs)
+
+
+def _together(fits: Sequence[Fitted]) -> Tensor:
+    """The numbers of a place at all levels, shape (levels, numbers, channels).
+
+    So that exponents are interpolated if the numbers are, every level has the ways down of all levels, and leads up
+    from its own ones only.
+    """
+    down = torch.cat([fit.down for fit in fits])
+    ups = torch.block_diag(*(torch.ones(1, fit.rank) for fit in fits)).to(down)[..., None] * torch.cat(
+        [fit.up for fit in fits]
+    )
+    return torch.stack([torch.cat((fit.numbers, down, up)) for fit, up in zip(fits, ups, strict=True)])
+
+
+def _quality(fitted: Fitted, level: float) -> Quality:
+    return Quality(level, fitted.factors, fitted.before, fitted.after)
+
+
+def _about(calls: Sequence[Call], samples: int, seed: int) -> dict[str, Any]:
+    count = int(summed(torch.tensor(float(sum(map(batch_size, calls))))))
+    return {
+        "inputs": count,
+        "batches": len(calls),
+        "samples": samples,
+        "seed": seed,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }

@@ -1,0 +1,218 @@
+"""The result of a calibration: corrections of AP2, what they were fitted to, and how well they fit."""
+
+import dataclasses
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from momentprop.calibration.factors import Corrections, Features, level
+from momentprop.calibration.fingerprint import Fingerprint, state
+from momentprop.calibration.operations import Place
+from momentprop.tables import table
+from momentprop.user_error import UserError
+from momentprop.values import Fitted, Logistic, Normal
+from momentprop.values.base import may_look_at
+
+FORMAT = 1
+"""The version of the file format."""
+
+MARGIN = 1.5
+"""A noise level may be outside the fitted range by this factor before a warning is given."""
+
+FAMILIES: dict[str, type[Normal]] = {"normal": Normal, "logistic": Logistic, "fitted": Fitted}
+
+
+class CalibrationWarning(UserWarning):
+    """A calibration is used under another noise than it was fitted to."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What was random in a fit."""
+
+    levels: tuple[float, ...]  # mean variances of the input, in ascending order
+    given: bool  # whether they were given as numbers, the same for all units
+    dropout: bool  # whether any dropout acted
+    family: str
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How a correction fits the units of the calibration at one level."""
+
+    level: float
+    factors: tuple[float, float, float]  # of the standard deviation: quartiles over the channels
+    before: float  # root-mean-square error of the logarithm of the standard deviation
+    after: float
+
+
+@dataclass(eq=False)
+class Calibration:
+    """Corrections of the variance after every operation that mixes units, made by `momentprop.calibrate`.
+
+    Give it to `propagate(model, x, calibration=...)`, or make a module of it by `momentprop.calibrated`. To print it
+    shows every operation.
+    """
+
+    places: tuple[Place, ...]
+    features: Features
+    noise: Noise
+    numbers: Tensor  # shape: (levels, all numbers of all places)
+    quality: dict[str, list[Quality]]  # by the place, as it is printed
+    about: dict[str, Any]  # of the fit: images, samples, seed, versions
+    fingerprint: Fingerprint
+    _seen: Any = field(default=None, init=False)  # the state of the model that was last found to be the one calibrated
+
+    def corrections(self, model: Callable[..., Any], kind: type[Any], dropout: bool = False) -> Corrections:
+        """What corrects a run of a model, after a look at whether model, method and noise are those of the fit."""
+        wanted = FAMILIES[self.noise.family]
+        if kind is not wanted:
+            raise ValueError(
+                f"the calibration is for method='ap2' with family={self.noise.family!r}, but the values are "
+                f"{kind.__name__}s"
+            )
+        if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None:
+            self.require(model)
+            self.warn_of_dropout(model, dropout)
+        return self.applied(self.numbers)
+
+    def applied(self, numbers: Tensor) -> Corrections:
+        """The corrections by a copy of the numbers, on another device perhaps."""
+        return _Warning(self.places, self.features, self.noise.levels, numbers)
+
+    def require(self, model: Callable[..., Any]) -> None:
+        """Raise an error if the model is not the one that was calibrated; the same model again is known at once."""
+        now = state(model) if isinstance(model, nn.Module) else None
+        if self._seen is not None and now == self._seen[0]:
+            return
+        difference = self.fingerprint.difference(model)
+        if difference is not None:
+            raise UserError(f"the calibration is of another model: {difference}; call `momentprop.calibrate` again")
+        self._seen = (now,)
+
+    def warn_of_dropout(self, model: Callable[..., Any], dropout: bool) -> None:
+        """Warn if dropout acted in the fit and does not now, or the reverse."""
+        acts = dropout_acts(model, dropout)
+        if acts != self.noise.dropout:
+            then, now = ("acted", "does not act") if self.noise.dropout else ("did not act", "acts")
+            warnings.warn(
+                f"dropout {then} when the model was calibrated and {now} here: calibrate under the noise that is used",
+                CalibrationWarning,
+                stacklevel=5,
+            )
+
+    def to(self, device: torch.device | str) -> "Calibration":
+        """The calibration with its numbers on a device, which saves their transfer in every run there."""
+        return dataclasses.replace(self, numbers=self.numbers.to(device))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the numbers, as JSON takes it."""
+        content = {
+            "format": FORMAT,
+            "features": self.features,
+            "noise": dataclasses.asdict(self.noise),
+            "about": self.about,
+            "places": [dataclasses.asdict(place) for place in self.places],
+            "quality": {place: [dataclasses.asdict(q) for q in found] for place, found in self.quality.items()},
+            "fingerprint": dataclasses.asdict(self.fingerprint),
+        }
+        return json.loads(json.dumps(content))  # type: ignore[no-any-return]  # tuples are lists there
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file, whose header holds `to_dict()`, and beside it the same as JSON for people to read.
+
+        Needs safetensors: `pip install "momentprop[experiments]"`.
+        """
+        from momentprop.training import checkpoint
+
+        path = Path(path)
+        content = self.to_dict()
+        checkpoint.write(path, checkpoint.Checkpoint({"calibration": content}, {"numbers": self.numbers}))
+        checkpoint.write_file(path.with_suffix(".json"), json.dumps(content, indent=1).encode())
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Calibration":
+        """Read what `save` has written."""
+        from momentprop.training import checkpoint
+
+        read = checkpoint.read(Path(path))
+        content = read.state.get("calibration")
+        if content is None:
+            raise UserError(f"`{path}` holds no calibration")
+        if content["format"] != FORMAT:
+            raise UserError(
+                f"`{path}` has format {content['format']}, but this version reads {FORMAT}: calibrate again"
+            )
+        return cls(
+            tuple(Place(**{**place, "dims": tuple(place["dims"])}) for place in content["places"]),
+            content["features"],
+            Noise(**{**content["noise"], "levels": tuple(content["noise"]["levels"])}),
+            read.tensors["numbers"],
+            {
+                place: [Quality(**{**q, "factors": tuple(q["factors"])}) for q in found]
+                for place, found in content["quality"].items()
+            },
+            content["about"],
+            Fingerprint(**content["fingerprint"]),
+        )
+
+    def __str__(self) -> str:
+        head = ["module", "operation", "channels", "level", "σ × (quartiles)", "log σ off by", "after"]
+        rows = []
+        for place in self.places:
+            for found in self.quality.get(str(place), []):
+                factors = " ".join(f"{factor:.2f}" for factor in found.factors)
+                call = f" #{place.call}" if place.call > 1 else ""
+                name, channels = f"{place.op}{call}", str(place.channels)
+                error, after = f"{found.before:.3f}", f"{found.after:.3f}"
+                rows.append([place.path or "(model)", name, channels, f"{found.level:.3g}", factors, error, after])
+        return f"{self._summary()}\n\n{table(head, rows)}"
+
+    def _summary(self) -> str:
+        levels = ", ".join(f"{each:.3g}" for each in self.noise.levels)
+        dropout = ", dropout" if self.noise.dropout else ""
+        return (
+            f"Calibration of {self.fingerprint.modules.get('', 'a function')}: {len(self.quality)} operations, "
+            f"{self.about['inputs']} inputs, {self.about['samples']} samples; input variance {levels}{dropout}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self._summary()}>"
+
+
+class _Warning(Corrections):
+    """Corrections that look at the noise level of the input first."""
+
+    def start(self, inputs: Sequence[Any]) -> None:
+        """Begin a run, and warn if its level is outside the range of the fit."""
+        super().start(inputs)
+        found = level(inputs)
+        if torch.compiler.is_compiling() or not may_look_at(found, None):
+            return
+        low, high = self.levels[0] / MARGIN, self.levels[-1] * MARGIN
+        if not low <= float(found) <= high:
+            warnings.warn(
+                f"the mean input variance is {float(found):.3g}, outside the fitted range of {self.levels[0]:.3g} to "
+                f"{self.levels[-1]:.3g}: calibrate with input_variance=[...] levels on both sides of it",
+                CalibrationWarning,
+                stacklevel=4,
+            )
+
+
+def dropout_acts(model: Callable[..., Any], dropout: bool) -> bool:
+    """Whether any dropout of a model acts, attention dropout included."""
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    return any((dropout or module.training) and _rate(module) > 0 for module in modules)
+
+
+def _rate(module: nn.Module) -> float:
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p
+    rate = getattr(module, "dropout", 0.0)
+    return rate if isinstance(rate, float) else 0.0

@@ -1,0 +1,164 @@
+r"""Corrections of the variance of every unit by what is known of the unit: $\sigma'^2 = \sigma^2 e^t$.
+
+The exponent is $t = c_0 + c_1\log\sigma^2 + c_2 a + c_3 a^2$ with $a = \mu/\sigma$, clipped to $\pm 6$, and with
+coefficients for every channel; to it comes what the other channels at the unit's position tell: see
+`calibration.across`. It is kept within the range that it had in the fit, so that a unit unlike those of the fit cannot
+run away.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from momentprop.calibration.operations import Place, mixes
+from momentprop.context import Watcher
+from momentprop.dispatch import where
+from momentprop.values import Normal, Value
+
+Features = Literal["all", "state", "variance", "channel"]
+"""What the exponent depends on: the unit's variance and mean (its state) and other channels; the state alone; the
+variance alone; or nothing but the channel."""
+
+COUNT: dict[str, int] = {"all": 3, "state": 3, "variance": 1, "channel": 0}
+"""How many features of the unit there are, beside the constant."""
+
+_CLIP = 6.0
+_PIECE = 1 << 17  # elements
+_FLOOR = 1e-20  # of the variance in the features: the derivative of its logarithm and its root stay finite
+
+
+def rows(features: Features, rank: int) -> int:
+    """How many numbers a channel has: the coefficients, the range of the exponent, and a map of some rank."""
+    return 1 + COUNT[features] + (2 if COUNT[features] else 0) + 2 * rank
+
+
+def of_units(features: Features, loc: Tensor, variance: Tensor) -> list[Tensor]:
+    r"""The features of units: $\log\sigma^2$, $a$, $a^2$, or the first, or none."""
+    if features == "channel":
+        return []
+    variance = variance.clamp(min=_FLOOR)
+    if features == "variance":
+        return [variance.log()]
+    a = (loc * variance.rsqrt()).clamp(-_CLIP, _CLIP)
+    return [variance.log(), a, a * a]
+
+
+def corrected(features: Features, numbers: Tensor, loc: Tensor, variance: Tensor) -> Tensor:
+    """The variance by the numbers of its channel, which broadcast to it: coefficients, range of the exponent, map.
+
+    A large result is cut into pieces that the processor's cache holds: a dozen passes over it would take their time.
+    """
+    tracked = torch.is_grad_enabled() and (loc.requires_grad or variance.requires_grad)
+    whole = tracked or torch.compiler.is_compiling() or loc.device.type != "cpu" or numbers.ndim > loc.ndim
+    if whole or loc.numel() <= _PIECE:
+        return _corrected(features, numbers, loc, variance)
+    step = max(1, len(loc) * _PIECE // loc.numel())
+    pieces = zip(loc.split(step), variance.split(step), strict=True)
+    return torch.cat([_corrected(features, numbers, *piece) for piece in pieces])
+
+
+def _corrected(features: Features, numbers: Tensor, loc: Tensor, variance: Tensor) -> Tensor:
+    if features == "channel":
+        return variance * numbers[0].exp()
+    count = 1 + COUNT[features]
+    constant, slope, *more = numbers[:count].unbind(0)
+    low, high = numbers[count : count + 2].unbind(0)
+    floored = variance.clamp(min=_FLOOR)
+    log_variance = floored.log()
+    exponent = torch.addcmul(constant, slope, log_variance)
+    if more:
+        a = (loc * floored.rsqrt()).clamp(-_CLIP, _CLIP)
+        exponent = torch.addcmul(exponent, torch.addcmul(more[0], more[1], a), a)
+    if len(numbers) > count + 2:
+        down, up = numbers[count + 2 :].flatten(1).chunk(2)
+        exponent = exponent + mapped(down, up, log_variance, numbers.ndim - 1)
+    return variance * torch.clamp(exponent, low, high).exp()
+
+
+def mapped(down: Tensor, up: Tensor, x: Tensor, channel: int) -> Tensor:
+    """A map of low rank, its parts of shape (rank, channels), of the dimension `channel`, counted from the end."""
+    if channel == 1:
+        return (x @ down.T) @ up
+    return (up.T @ (down @ x.flatten(1 - channel))).reshape(x.shape)
+
+
+class Corrections(Watcher):
+    """Corrects the results of mixing operations, one after the other, by a table of numbers."""
+
+    def __init__(self, places: Sequence[Place], features: Features, levels: Sequence[float], table: Tensor) -> None:
+        self.places = places
+        self.features = features
+        self.levels = levels
+        self.table = table  # shape: (levels, all numbers of all places)
+        self.numbers: Tensor | None = None
+        self.position = 0
+        self.offset = 0
+
+    def start(self, inputs: Sequence[Any]) -> None:
+        """Begin at the first operation, with the numbers for the noise of the inputs."""
+        self.position = self.offset = 0
+        numbers = self.table[0] if len(self.levels) < 2 else self._interpolated(level(inputs))
+        given = next((x for x in inputs if isinstance(x, Tensor | Value)), numbers)
+        self.numbers = numbers.to(given.device)
+
+    def after(self, op: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
+        """Correct a result, if the operation mixes units."""
+        if not mixes(op, args, kwargs, result):
+            return result
+        place = self.places[self.position] if self.position < len(self.places) else None
+        shape = place.shape(result.loc) if place is not None and place.op == op else None
+        if place is None or shape is None:
+            raise ValueError(_unlike(place, op, result))
+        self.position += 1
+        return self.correct(place, shape, result) if place.corrected else result
+
+    def correct(self, place: Place, shape: list[int], result: Normal) -> Normal:
+        """The result with the variance that the numbers of the place give it."""
+        assert self.numbers is not None
+        count = rows(self.features, place.rank)
+        wide = torch.promote_types(result.dtype, torch.float32)
+        numbers = self.numbers[self.offset : self.offset + count * place.channels].to(result.device, wide)
+        self.offset += count * place.channels
+        variance = corrected(
+            self.features, numbers.reshape(count, *shape), result.loc.to(wide), result.variance.to(wide)
+        )
+        return result.of(result.loc, variance.to(result.dtype))
+
+    def finish(self) -> None:
+        """Complain if operations are missing; where nothing was random, none was expected."""
+        if 0 < self.position < len(self.places):
+            raise ValueError(
+                f"the calibration does not fit: the model has ended before {self.places[self.position]}; "
+                "calibrate it again, with inputs and noise like these"
+            )
+
+    def _interpolated(self, variance: Tensor) -> Tensor:
+        """The numbers at a variance of the input, linear in its logarithm between the levels and constant beyond."""
+        knots = torch.tensor(self.levels, device=self.table.device, dtype=self.table.dtype).log()
+        at = variance.to(knots).clamp(min=_FLOOR).log().clamp(knots[0], knots[-1])
+        share = ((at - knots[:-1]) / knots.diff()).clamp(0.0, 1.0)  # how far beyond each knot but the last
+        ones = torch.ones_like(at).reshape(1)
+        weights = torch.cat((ones, share)) - torch.cat((share, 0 * ones))
+        return weights @ self.table
+
+
+def level(inputs: Sequence[Any]) -> Tensor:
+    """The noise level of inputs: the mean of all variances among them, or zero."""
+    variances = [given.variance for given in inputs if isinstance(given, Normal)]
+    if not variances:
+        return torch.zeros(())
+    total = torch.stack([variance.float().sum() for variance in variances]).sum()
+    return total.detach() / sum(variance.numel() for variance in variances)
+
+
+def _unlike(place: Place | None, op: str, result: Normal) -> str:
+    if place is None:
+        expected = "no further operation that mixes units"
+    else:
+        expected = f"{place} with {place.channels} channels in the dimensions {place.dims}"
+    return (
+        f"the calibration does not fit: it has {expected}, where the model has {op!r} with a result of shape "
+        f"{tuple(result.shape)} at {where()}; calibrate the model again, with inputs like these"
+    )

@@ -1,0 +1,66 @@
+"""What a model is: the classes of its modules, and the names, shapes and SHA-256 of its weights."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Enough to tell whether a model is the one that was calibrated, and otherwise what differs."""
+
+    modules: dict[str, str]  # the class of the module at each path
+    weights: dict[str, list[Any]]  # type, shape and SHA-256 of each floating-point parameter and buffer
+
+    @classmethod
+    def of(cls, model: Callable[..., Any]) -> "Fingerprint":
+        """The fingerprint of a module; that of a function is empty."""
+        if not isinstance(model, nn.Module):
+            return cls({}, {})
+        modules = {path: type(module).__name__ for path, module in model.named_modules()}
+        weights = {name: [str(x.dtype), list(x.shape), _sha256(x)] for name, x in tensors(model)}
+        return cls(modules, weights)
+
+    def difference(self, model: Callable[..., Any]) -> str | None:
+        """In which way a model differs, or None. Weights in another precision count as the same."""
+        other = Fingerprint.of(model)
+        for path in {**self.modules, **other.modules}:
+            mine, found = self.modules.get(path), other.modules.get(path)
+            if mine != found:
+                return f"module {path!r} is {_named(found)} and was {_named(mine)}"
+        for name in {**self.weights, **other.weights}:
+            dtype, shape, digest = self.weights.get(name, [None] * 3)
+            now, shape_now, digest_now = other.weights.get(name, [None] * 3)
+            if shape != shape_now:
+                return f"{name!r} has the shape {shape_now} and had {shape}"
+            if dtype == now and digest != digest_now:
+                return f"the weights {name!r} have changed"
+        return None
+
+
+def tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The floating-point parameters and buffers that a model saves, by name."""
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, Tensor) and tensor.is_floating_point():
+            yield name, tensor
+
+
+def state(model: nn.Module) -> tuple[Any, ...]:
+    """What changes when a module or a weight is replaced, or a weight written to; costs next to nothing."""
+    every = (*model.parameters(), *model.buffers())
+    weights = ((id(x), x.data_ptr(), 0 if x.is_inference() else x._version) for x in every)
+    return (*map(id, model.modules()), *weights)
+
+
+def _sha256(tensor: Tensor) -> str:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    content = flat.view(torch.uint8).numpy().data if flat.numel() else b""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _named(module: str | None) -> str:
+    return "missing" if module is None else f"a {module}"

@@ -1,0 +1,117 @@
+"""The moments of units at mixing operations by Monte Carlo, of a part of the units of each."""
+
+import functools
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from momentprop.calibration.operations import Counting, Paths, Place
+from momentprop.check.measure import Call
+from momentprop.check.ranks import batch_size
+from momentprop.monte_carlo import chunks
+from momentprop.propagate import Recording, may_vectorize, prepared
+from momentprop.values import Sample
+
+UNITS = 2**14
+"""At most so many units of the result of an operation are looked at for each input."""
+
+
+class Picker:
+    """Picks the same units of a place by every method: all channels of every input, and positions at random."""
+
+    def __init__(self, inputs: int) -> None:
+        self.inputs = inputs
+
+    def __call__(self, place: Place, x: Tensor) -> Tensor:
+        """Elements of a result, shape: (rows, channels, positions)."""
+        units = place.arranged(x, self.inputs)
+        limit = max(1, UNITS // place.channels)
+        if units.shape[-1] <= limit:
+            return units
+        return units.index_select(-1, torch.tensor(_some(units.shape[-1], limit), device=x.device))
+
+
+@functools.cache
+def _some(count: int, limit: int) -> list[int]:
+    """Indices picked at random, always the same ones; not by torch, which under `vmap` picks others for every draw."""
+    return sorted(random.Random(0).sample(range(count), limit))
+
+
+class Spread(NamedTuple):
+    """Mean and variance of picked units."""
+
+    mean: Tensor
+    variance: Tensor
+
+
+class _Running:
+    """Running mean and sum of squared deviations."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean: Tensor = torch.zeros(())
+        self.squares: Tensor = torch.zeros(())
+
+    def add(self, draws: Tensor) -> None:
+        """Take up draws stacked along the first dimension."""
+        count = len(draws)
+        draws = draws.to(torch.promote_types(draws.dtype, torch.float32))
+        variance, mean = torch.var_mean(draws, 0, correction=0)
+        if self.count == 0:
+            self.count, self.mean, self.squares = count, mean, variance * count
+            return
+        total, step = self.count + count, mean - self.mean
+        self.squares += variance * count + step * step * (self.count * count / total)
+        self.mean += step * (count / total)
+        self.count = total
+
+    def result(self) -> Spread:
+        """The mean and the unbiased variance."""
+        return Spread(self.mean, self.squares / (self.count - 1))
+
+
+class _Picked(Counting):
+    """Picks the units of the places that are asked for."""
+
+    def __init__(self, paths: Paths, places: Sequence[Place], picker: Picker) -> None:
+        super().__init__(paths)
+        self.wanted = {(place.path, place.op, place.call): place for place in places if place.corrected}
+        self.picker = picker
+        self.found: dict[Place, Tensor] = {}
+
+    def start(self, inputs: Sequence[Any]) -> None:
+        """Begin a draw."""
+        super().start(inputs)
+        self.found = {}
+
+    def seen(self, key: tuple[str, str, int], args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Pick units."""
+        place = self.wanted.get(key)
+        if place is not None:
+            if place.shape(result.loc) is None:
+                raise ValueError(f"the result of {place} has another shape in draws: {tuple(result.shape)}")
+            self.found[place] = self.picker(place, result.loc).clone()  # which the model may overwrite
+
+
+def drawn(call: Call, places: Sequence[Place], samples: int, title: str) -> dict[Place, Spread]:
+    """Moments of the picked units of all places, from draws of the noise of one batch."""
+    recording = Recording(call.model, Sample, False)
+    running: dict[Place, _Running] = {}
+    with torch.no_grad(), Paths(call.model) as paths:
+        watch = _Picked(paths, places, Picker(batch_size(call)))
+        noise = prepared(
+            call.model, call.args, call.kwargs, Sample, recording, seed=call.seed, **call.noise, watcher=watch
+        )
+        with noise as run:
+
+            def draw() -> list[Tensor]:
+                run()
+                return list(watch.found.values())
+
+            for found in chunks(draw, samples, together=may_vectorize(call.model), title=title):
+                for place, draws in zip(watch.found, found, strict=True):
+                    running.setdefault(place, _Running()).add(draws)
+    return {place: moments.result() for place, moments in running.items()}

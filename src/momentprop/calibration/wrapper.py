@@ -1,0 +1,84 @@
+"""A calibrated model as a module of its own."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from momentprop.calibration.calibration import FAMILIES, Calibration
+from momentprop.propagate import Recording, prepared
+from momentprop.values import Value
+
+
+class Calibrated(nn.Module):
+    """Runs a model by AP2 with the corrections of a calibration; the model itself is left as it is.
+
+    See `momentprop.calibrated`.
+    """
+
+    numbers: Tensor
+
+    def __init__(
+        self, model: nn.Module, calibration: Calibration, input_variance: Tensor | float | None, dropout: bool
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.calibration = calibration
+        self.input_variance = input_variance
+        self.dropout = dropout
+        self.register_buffer("numbers", calibration.numbers.clone(), persistent=False)
+        self.training = model.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model on tensors or values, and give its output with values in place of tensors."""
+        fit = self.calibration
+        kind = FAMILIES[fit.noise.family]
+        has_values = any(isinstance(given, Value) for given in (*args, *kwargs.values()))
+        variance = None if has_values else self._variance()
+        watcher, recording = fit.applied(self.numbers), Recording(self.model, kind, False)
+        with prepared(self.model, args, kwargs, kind, recording, variance, self.dropout, None, None, watcher) as run:
+            return run()[0]
+
+    def _variance(self) -> Tensor | float | None:
+        """The variance of inputs that are plain tensors."""
+        if self.input_variance is not None:
+            return self.input_variance
+        noise = self.calibration.noise
+        if len(noise.levels) == 1 and (noise.given or noise.levels[0] == 0):
+            return noise.levels[0] if noise.given else None
+        raise ValueError(
+            "the noise of a plain input is not known: give `calibrated(model, calibration, input_variance=...)`, or a "
+            "value with its variance"
+        )
+
+
+def calibrated(
+    model: nn.Module,
+    calibration: Calibration,
+    *,
+    input_variance: Tensor | float | None = None,
+    dropout: bool | None = None,
+) -> Calibrated:
+    r"""A module that runs `model` by AP2 with the corrections of a calibration, and leaves it untouched.
+
+    It takes what the model takes, tensors as well as values, and gives values. It can be differentiated, compiled,
+    exported and moved to a device like any module. Whether the calibration is one of this model is looked at once,
+    here; training the weights further is then possible, though the corrections are for those that were calibrated.
+
+    >>> import torch, momentprop
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
+    >>> calibration = momentprop.calibrate(model, torch.randn(16, 8), input_variance=0.1, samples=100)
+    >>> runs = momentprop.calibrated(model, calibration)
+    >>> runs(torch.randn(5, 8)).variance.shape  # of inputs with variance 0.1
+    torch.Size([5, 3])
+
+    Args:
+        model: the module that was calibrated, or one with the same weights.
+        calibration: what `momentprop.calibrate` gave.
+        input_variance: the variance of an input that is a plain tensor; by default that of the fit.
+        dropout: whether dropout acts in evaluation mode; by default as in the fit.
+    """
+    calibration.require(model)
+    acts = calibration.noise.dropout if dropout is None else dropout
+    if dropout is not None:
+        calibration.warn_of_dropout(model, dropout)
+    return Calibrated(model, calibration, input_variance, acts)

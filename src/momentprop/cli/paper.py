@@ -24,17 +24,20 @@ def paper(
     quick: Annotated[bool, typer.Option("--quick", help="Few draws, to see that it works.")] = False,
     root: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder of the data sets.")] = None,
     networks: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder of trained networks.")] = None,
-    device: Annotated[str, typer.Option(help="Where the accuracies are computed: auto, cpu, cuda.")] = "auto",
+    device: Annotated[str, typer.Option(help="Where networks run: auto, cpu, cuda.")] = "auto",
+    runs: Annotated[Path, typer.Option(metavar="DIR", help="The folder of training runs.")] = Path("runs"),
+    jobs: Annotated[int, typer.Option(min=1, help="Training runs side by side, each a process.")] = 1,
 ) -> None:
     """Reproduce a table or a figure of the paper.
 
     It prints the table and writes NAME.json (the numbers), NAME.md (the table), NAME.png and NAME.svg (the figure)
     into DIR/paper. The accuracies are those of trained networks, which lie in `results/networks` of the repository, on
-    test images that `momentprop data get` fetches.
+    test images that `momentprop data get` fetches. An experiment that trains networks keeps its runs, and goes on
+    with them when it is called again.
     """
     names = _names(name)
     figures.require()
-    options = Options(quick, root, networks, device)
+    options = Options(quick, root, networks, device, runs, jobs)
     for chosen in names:
         _run(chosen, out / "paper", options)
 
@@ -43,9 +46,7 @@ def _listed() -> str:
     """Return the names with their titles, one a line; the backspace keeps the lines as they are."""
     width = max(map(len, EXPERIMENTS))
     lines = [f"  {name:{width}}  {experiment.TITLE}" for name, experiment in EXPERIMENTS.items()]
-    return "\n".join(
-        ["\b", "Names:", *lines, f"  {'all':{width}}  all of them but the accuracies, which need data sets"]
-    )
+    return "\n".join(["\b", "Names:", *lines, f"  {'all':{width}}  all of them but those that need data sets"])
 
 
 def _names(name: str) -> list[str]:

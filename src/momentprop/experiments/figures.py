@@ -1,11 +1,12 @@
 """How all figures look: one style, lines that differ in more than their colour, PNG and SVG files."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 STYLE: dict[Any, Any] = {
@@ -67,6 +68,13 @@ def draw(out: Path, name: str, size: tuple[float, float], plot: Callable[["Figur
         _save_png(figure, paths[0])
         figure.savefig(paths[1], metadata={"Date": None})
     return paths
+
+
+def logarithmic(axis: "Axes", ticks: Sequence[float]) -> None:
+    """Give an axis a logarithmic vertical scale with plain numbers."""
+    axis.set_yscale("log")
+    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
 
 
 def _save_png(figure: "Figure", path: Path) -> None:

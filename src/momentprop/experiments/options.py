@@ -12,6 +12,8 @@ class Options:
     root: Path | None = None  # the folder of the data sets, as `momentprop.data.load` takes it
     networks: Path | None = None  # the folder of trained networks; by default that of the repository
     device: str = "auto"  # where to compute: a GPU if there is one
+    runs: Path = Path("runs")  # the folder of training runs, which are taken up again if they are there
+    jobs: int = 1  # training runs side by side
 
 
 DEFAULTS = Options()

@@ -1,4 +1,4 @@
-"""One module for each figure or table of the paper; `EXPERIMENTS` has them all."""
+"""One module for each figure or table of the paper, and for ours beside it; `EXPERIMENTS` has them all."""
 
 from pathlib import Path
 from typing import Protocol
@@ -9,9 +9,14 @@ from momentprop.experiments.paper import (
     accuracy_lenet,
     activations,
     and_gate,
+    calibration,
+    calibration_posterior,
+    calibration_transfer,
+    dataset_statistics,
     density,
     first_figure,
     kl_bias,
+    normalization,
     or_gate,
     pea,
     relu_mean,
@@ -43,10 +48,23 @@ _ALL: tuple[Experiment, ...] = (
     truth,
     accuracy_lenet,
     accuracy_cifar,
+    dataset_statistics,
+    normalization,
+    calibration,
+    calibration_transfer,
+    calibration_posterior,
 )
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.NAME: experiment for experiment in _ALL}
 """The experiments by the names that `momentprop paper` knows."""
 
-NEED_DATA = (accuracy_lenet.NAME, accuracy_cifar.NAME)
+NEED_DATA = (
+    accuracy_lenet.NAME,
+    accuracy_cifar.NAME,
+    dataset_statistics.NAME,
+    normalization.NAME,
+    calibration.NAME,
+    calibration_transfer.NAME,
+    calibration_posterior.NAME,
+)
 """Those that need a data set to be there; `momentprop paper all` leaves them out."""

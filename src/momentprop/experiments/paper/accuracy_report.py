@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from momentprop.check.words import NONE, brief_worth, number
-from momentprop.experiments.figures import LINES, draw
+from momentprop.experiments.figures import LINES, draw, logarithmic
 from momentprop.experiments.paper.accuracy import DIVERGENCES, FAMILIES, SCALES
 from momentprop.experiments.result import table
 
@@ -167,7 +167,7 @@ def _means(axis: "Axes", case: dict[str, Any]) -> None:
         axis.plot(*_points(case["methods"][name]["eps_mean"]), label=label, **style)
     for name, style in _PRINTED.items():
         _dots(axis, case["printed"][name], style, f"{name.upper()}, paper")
-    _logarithmic(axis, (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3))
+    logarithmic(axis, (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3))
     axis.set_ylim(3e-3, 5)
 
 
@@ -178,13 +178,7 @@ def _deviations(axis: "Axes", case: dict[str, Any]) -> None:
     _dots(axis, case["printed"]["std"], _PRINTED["ap2"], None)
     told = [x for name in FAMILIES for x in case["methods"][name]["eps_std"] if x is not None]
     few = (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2) if min(told) > 0.4 else (0.01, 0.03, 0.1, 0.3, 1)
-    _logarithmic(axis, few)
-
-
-def _logarithmic(axis: "Axes", ticks: Sequence[float]) -> None:
-    axis.set_yscale("log")
-    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axis.minorticks_off()
+    logarithmic(axis, few)
 
 
 def _dots(axis: "Axes", numbers: Iterable[float | None], style: dict[str, Any], label: str | None) -> None:

@@ -1,11 +1,11 @@
-r"""The two accuracy tables of the paper, as printed.
+r"""The two accuracy tables of the paper and that of data-set statistics, as printed.
 
-Source: `tab:accuraacy-LeNet` and `tab:accuracy-CIFAR` in the paper's TeX source. The cases that are marked so are
-commented out there, and do not appear in the paper.
+Source: `tab:accuraacy-LeNet`, `tab:accuracy-CIFAR` and `tab:data-acc-LeNet` in the paper's TeX source. The cases that
+are marked so are commented out there, and do not appear in the paper.
 
-Each case has three lines: $\epsilon_{\mu_1}$ of AP1, $\epsilon_{\mu_2}$ and $\epsilon_{\sigma_2}$ of AP2, one number a
-layer. At the end of each stands a divergence of the class posterior: of AP1, of AP2 by the simplified softmax (KL) and
-of AP2 by the full one (KL').
+Each case of an accuracy table has three lines: $\epsilon_{\mu_1}$ of AP1, $\epsilon_{\mu_2}$ and
+$\epsilon_{\sigma_2}$ of AP2, one number a layer. At the end of each stands a divergence of the class posterior: of AP1,
+of AP2 by the simplified softmax (KL) and of AP2 by the full one (KL').
 """
 
 from dataclasses import dataclass
@@ -104,3 +104,48 @@ CIFAR = {
     """),
 }
 """CIFAR-10: columns C and A in turns, then C and P."""
+
+
+@dataclass(frozen=True)
+class PrintedStatistics:
+    """The errors of channel means, relative to the true deviation, and the factors of deviations, one a layer."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def _statistics(text: str) -> PrintedStatistics:
+    return PrintedStatistics(*(tuple(map(float, line.split())) for line in text.strip().splitlines()))
+
+
+STATISTICS = {
+    "lrelu": {
+        "none": _statistics("""
+            0.10 0.27 0.23 0.22 0.39 0.33 0.41
+            0.89 1.32 0.85 1.01 0.92 1.03 0.93
+        """),
+        "bn": _statistics("""
+            0.10 0.49 0.13 0.36 0.29 0.52 0.49
+            0.89 1.20 1.04 1.22 1.28 1.47 1.49
+        """),
+        "analytic": _statistics("""
+            0.10 0.20 0.26 0.25 0.38 0.37 0.38
+            0.89 1.23 0.92 1.17 1.08 1.37 1.21
+        """),
+    },
+    "logistic": {
+        "none": _statistics("""
+            0.10 0.09 0.24 0.24 0.36 0.36 0.27
+            0.89 0.91 0.76 0.76 0.76 0.77 0.75
+        """),
+        "bn": _statistics("""
+            0.10 0.04 0.20 0.19 0.34 0.34 0.25
+            0.93 1.06 1.02 1.10 1.15 1.16 1.16
+        """),
+        "analytic": _statistics("""
+            0.10 0.04 0.17 0.15 0.37 0.37 0.28
+            0.89 1.15 1.02 1.13 1.16 1.22 1.21
+        """),
+    },
+}
+"""Data-set statistics of LeNet on MNIST by activation and initialization: columns C and A in turns, then F."""

@@ -1,0 +1,199 @@
+"""What normalization costs: a training step of the CIFAR-10 network without any, with batch and with analytic ones.
+
+The step is that of `momentprop train`, on random images. Standard training has no noise; AP2 propagates dropout of 0.2.
+A fourth variant has a learned scale and shift in the place of each normalization: what analytic normalization costs
+more than that is the pass of statistics. That pass is also timed alone, with its gradients. The variants take turns,
+round by round, so that they share whatever else the machine does; what is told is the median over rounds, relative to
+the step without normalization.
+
+    python benchmarks/normalization.py            # on a GPU, or on the CPU if there is none
+    python benchmarks/normalization.py --device cpu --modes eager --rounds 5 --steps 1
+
+The numbers go to `results/benchmarks/normalization.json`, with those of other devices and modes that are there already,
+and the table to `normalization.md`.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from momentprop.data import Dataset, Split
+from momentprop.nn import AnalyticNorm
+from momentprop.normalization.layers import detach, replaced
+from momentprop.tables import table
+from momentprop.training.config import Config
+from momentprop.training.distributed import processes
+from momentprop.training.loop import Trainer
+from momentprop.training.run import build
+
+METHODS: dict[str, dict[str, Any]] = {
+    "standard": {"method": "sample"},
+    "AP2": {"method": "ap2", "dropout": 0.2},
+}
+VARIANTS = {"none": "none", "batch": "bn", "affine": "analytic", "analytic": "analytic", "alone": "analytic"}
+"""The variants by name, and the normalization that their networks are built with."""
+
+COLUMNS = {
+    **{name: f"{name} / none" for name in ("batch", "affine", "analytic")},
+    "statistics": "(analytic - affine) / none",
+    "alone": "statistics alone, eager / none",
+}
+"""What is told of them."""
+
+MODES = ("eager", "compiled")
+BATCH = 128
+
+_NOTES = (
+    f"A training step of the CIFAR-10 network with batches of {BATCH}: medians over rounds in which the variants take "
+    "turns, and in brackets the quartiles. Affine is a learned scale and shift in the place of each normalization: "
+    "what an analytic one takes more is the pass of statistics. The last column is that pass alone, with its gradients."
+)
+
+
+def main() -> None:
+    """Measure, print the table, and write it down."""
+    options = _arguments()
+    found = {
+        f"{method}, {mode}": measure(method, mode == "compiled", options)
+        for method in METHODS
+        for mode in options.modes
+    }
+    about = {"torch": torch.__version__, "rounds": options.rounds, "steps": options.steps}
+    path = options.out / "normalization.json"
+    data = json.loads(path.read_text()) if path.exists() else {}
+    device = _device(options.device)
+    before = data.get(device, {}).get("cases", {})
+    data[device] = {**about, "cases": {**before, **found}}
+    text = markdown(data)
+    options.out.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data, indent=1) + "\n")
+    path.with_suffix(".md").write_text(text + "\n")
+    print(text)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
+    parser.add_argument("--rounds", type=int, default=15, help="how often each variant has its turn")
+    parser.add_argument("--steps", type=int, default=20, help="training steps in a turn")
+    parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
+    return parser.parse_args()
+
+
+def _device(name: str) -> str:
+    device = processes(name).device
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"CPU ({platform.machine()}, {threads} thread{'s' * (threads > 1)})"
+
+
+def measure(method: str, compiled: bool, options: argparse.Namespace) -> dict[str, Any]:
+    """The milliseconds of a step of each variant, and the quartiles of its ratio to that without normalization."""
+    torch.compiler.reset()
+    steps = {variant: stepper(method, variant, compiled, options.device) for variant in VARIANTS}
+    for step in steps.values():
+        timed(step, 2)  # compiles, and lets the device choose its algorithms
+    rounds = [{variant: timed(step, options.steps) for variant, step in steps.items()} for _ in range(options.rounds)]
+    ratios = {variant: [each[variant] / each["none"] for each in rounds] for variant in VARIANTS}
+    ratios["statistics"] = [(each["analytic"] - each["affine"]) / each["none"] for each in rounds]
+    return {
+        "milliseconds": {name: _rounded(1e3 * statistics.median(each[name] for each in rounds)) for name in VARIANTS},
+        "ratio": {name: [_rounded(x) for x in _quartiles(ratios[name])] for name in COLUMNS},
+    }
+
+
+class Affine(nn.Module):
+    """A learned scale and shift of each channel."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(channels, 1, 1)), nn.Parameter(torch.zeros(channels, 1, 1))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply it."""
+        return torch.addcmul(self.bias, input, self.weight)
+
+
+def stepper(method: str, variant: str, compiled: bool, device: str) -> Callable[[], None]:
+    """A function that makes one training step."""
+    norm = VARIANTS[variant]
+    config = Config(network="cifar", norm=norm, compile=compiled, device=device, batch_size=BATCH, **METHODS[method])
+    pixels = torch.randint(256, (4 * BATCH, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    split = Split(pixels, torch.arange(len(pixels)) % 10)
+    training = Dataset("random", tuple("0123456789"), split, split).normalized().train
+    model = build(config, training)
+    if variant == "alone":
+        return statistics_alone(model.to(processes(device).device))
+    if variant == "affine":
+        detach(model)
+        for layer in [module for module in model.modules() if isinstance(module, AnalyticNorm)]:
+            replaced(model, layer, Affine(layer.channels))
+    trainer = Trainer(model, training, config, processes(device))
+    batch = torch.arange(BATCH, device=trainer.ranks.device)
+    return lambda: trainer.step(batch)
+
+
+def statistics_alone(model: nn.Module) -> Callable[[], None]:
+    """A function that makes the pass of one pixel and its gradients."""
+    norms = [module for module in model.modules() if isinstance(module, AnalyticNorm)]
+
+    def step() -> None:
+        for hook in model._forward_pre_hooks.values():
+            hook(model, ())
+        made = [part for norm in norms if norm.normalizer is not None for part in norm.normalizer[2:]]
+        torch.autograd.grad([part.sum() for part in made], list(model.parameters()))
+
+    return step
+
+
+def timed(step: Callable[[], None], steps: int) -> float:
+    """The seconds of a step, over several of them."""
+    _wait()
+    started = time.perf_counter()
+    for _ in range(steps):
+        step()
+    _wait()
+    return (time.perf_counter() - started) / steps
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _quartiles(numbers: list[float]) -> list[float]:
+    return [numbers[0]] * 3 if len(numbers) == 1 else statistics.quantiles(numbers, n=4, method="inclusive")
+
+
+def _rounded(x: float) -> float:
+    return float(f"{x:.4g}")
+
+
+def markdown(data: dict[str, Any]) -> str:
+    """The table of all devices."""
+    rows = [
+        [device, about["torch"], case, f"{found['milliseconds']['none']:.3g} ms", *map(_shown, found["ratio"].values())]
+        for device, about in data.items()
+        for case, found in about["cases"].items()
+    ]
+    head = ("device", "torch", "training", "none", *COLUMNS.values())
+    return "\n\n".join(["# The cost of normalization", _NOTES, table(head, rows)])
+
+
+def _shown(quartiles: list[float]) -> str:
+    low, median, high = quartiles
+    return f"{median:.3f} ({low:.3f} to {high:.3f})"
+
+
+if __name__ == "__main__":
+    main()

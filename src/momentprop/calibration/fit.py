@@ -152,7 +152,7 @@ class _Fitting(Corrections):
             between.down.float(),
             between.up.float(),
             tuple(quartiles),
-            math.sqrt(fit.before) / 2,
+            math.sqrt(fit.square) / 2,
             self._left(exponents) / 2,
         )
 

@@ -41,11 +41,10 @@ def products(columns: list[Tensor], valid: Tensor) -> Tensor:
 
 @dataclass
 class Fit:
-    """Coefficients, shape (channels, 1 + features), and the error of the fit: the variance of what is left of `y`."""
+    """Coefficients, shape (channels, 1 + features), and the mean square of `y`, which they explain."""
 
     coefficients: Tensor
-    before: float  # the mean square of y
-    after: float  # of what the coefficients leave
+    square: float
 
 
 def fit(per_row: Tensor, reduce: Reduce) -> Fit:
@@ -65,7 +64,7 @@ def fit(per_row: Tensor, reduce: Reduce) -> Fit:
     slopes = _shrunk_slopes(gram, along, count, present, noise * effects[1:])
     constants = _shrunk_constants(means[:, -1], noise * effects[0] / count, present)
     coefficients = torch.cat(((constants - (slopes * means[:, 1:-1]).sum(1))[:, None], slopes), 1)
-    return Fit(coefficients, *_mean_squares(total, coefficients))
+    return Fit(coefficients, float(total[:, -1, -1].sum() / count.sum()))
 
 
 def _pooled(gram: Tensor, along: Tensor, count: Tensor) -> Tensor:
@@ -140,10 +139,3 @@ def _shrunk_constants(means: Tensor, errors: Tensor, present: Tensor) -> Tensor:
     differ = ((means - layer).square() - errors)[present].mean().clamp(min=0.0)
     trust = differ / (differ + errors).clamp(min=1e-12) * present
     return layer + (means - layer) * trust
-
-
-def _mean_squares(total: Tensor, coefficients: Tensor) -> tuple[float, float]:
-    weights = torch.cat((-coefficients, torch.ones_like(coefficients[:, :1])), 1)
-    left = (weights[:, None] @ total @ weights[..., None]).sum()
-    count = total[:, 0, 0].sum().clamp(min=1.0)
-    return float(total[:, -1, -1].sum() / count), float(left.clamp(min=0.0) / count)

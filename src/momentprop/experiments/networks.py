@@ -104,7 +104,7 @@ def plain20(
     shape: Shape = (3, 32, 32),
     classes: int = 10,
 ) -> nn.Sequential:
-    """Twenty convolutions of 64 channels in a row, padded, and an average: from torch's initial point it begins late."""
+    """Twenty padded convolutions of 64 channels and an average: from torch's initial point it begins to learn late."""
     layers = _convolutions(shape[0], classes, _PLAIN, norm, padded=True)
     stages = _stages(layers, activation, dropout, norm, nn.BatchNorm2d)
     return nn.Sequential(OrderedDict([*stages.items(), ("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten())]))

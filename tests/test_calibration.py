@@ -342,7 +342,7 @@ def test_another_model_is_refused_with_what_differs(deep):
     for change, message in (
         (lambda m: m.last.register_buffer("more", torch.ones(2)), r"'last.more' has the shape \[2\] and had None"),
         (lambda m: nn.init.zeros_(m.last.weight), "the weights 'last.weight' have changed"),
-        (lambda m: m.layers.append(nn.Tanh()), "module 'layers.6' is a Tanh and was missing"),
+        (lambda m: m.layers.append(nn.Tanh()), "module 'layers.6' is of class Tanh and was missing"),
         (lambda m: setattr(m, "last", nn.Linear(24, 2)), r"'last.weight' has the shape \[2, 24\] and had \[3, 24\]"),
     ):
         changed = copy.deepcopy(model)

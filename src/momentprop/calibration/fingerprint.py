@@ -63,4 +63,4 @@ def _sha256(tensor: Tensor) -> str:
 
 
 def _named(module: str | None) -> str:
-    return "missing" if module is None else f"a {module}"
+    return "missing" if module is None else f"of class {module}"

@@ -83,8 +83,7 @@ def _plot(figure: "Figure", data: dict[str, Any]) -> None:
         _lines(above, network["matrix"], "eps_mean")
         _lines(below, network["matrix"], "eps_std")
         above.axhspan(1e-4, data["floor"], color="0.9", zorder=0)
-        above.set_ylim(0.6 * data["floor"], 5)
-        below.set_ylim(0.05, 2.5)
+        above.set_ylim(bottom=0.6 * data["floor"])
         below.axhline(1, color="0.5", linewidth=0.8)
         above.set_title(network["title"])
         below.set_xlabel("variance of the input where it is used")
@@ -101,7 +100,7 @@ def _lines(axis: "Axes", matrix: dict[str, Any], figure: str) -> None:
         if None not in numbers:
             axis.plot(levels, numbers, label=_FITS.get(fit, f"fitted at {fit}"), **style)
     axis.set_xscale("log")
-    logarithmic(axis, (0.03, 0.1, 0.3, 1, 3) if figure == "eps_mean" else (0.05, 0.1, 0.2, 0.5, 1, 2))
+    logarithmic(axis, (0.03, 0.1, 0.3, 1, 3) if figure == "eps_mean" else (0.05, 0.1, 0.2, 0.5, 1, 2, 5))
 
 
 def _styles(fits: Iterable[str]) -> dict[str, dict[str, Any]]:

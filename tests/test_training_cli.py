@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -96,7 +95,12 @@ def test_an_interrupt_says_how_to_go_on(tmp_path, capsys, monkeypatch):
 def test_a_process_that_is_interrupted_ends_with_status_130_and_no_traceback(tmp_path):
     out = tmp_path / "run"
     command = [sys.executable, "-m", "momentprop", *QUICK[:-4], "--epochs", "1000", "--out", str(out)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=os.environ)
+    # a shell that runs the tests in the background may have it ignored, which processes inherit
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
     try:
         deadline = time.monotonic() + 60
         while not (out / "log.csv").exists():

@@ -87,7 +87,7 @@ def calibrate(
         )
     found = [at_level(run, kind, places, features, samples) for run in runs]
     fitted = [place for place in places if all(place in fits for fits, _ in found)]
-    numbers = {place: _together([fits[place] for fits, _ in found]) for place in fitted}
+    numbers = {place: together([fits[place] for fits, _ in found]) for place in fitted}
     ranks = {place: sum(fits[place].rank for fits, _ in found) for place in fitted}
     return Calibration(
         tuple(dataclasses.replace(place, corrected=place in fitted, rank=ranks.get(place, 0)) for place in places),
@@ -178,7 +178,7 @@ def _like_weights(inputs: Tensor, model: Callable[..., Any]) -> Tensor:
     return next((inputs.to(weight) for weight in weights if weight.is_floating_point()), inputs)
 
 
-def _together(fits: Sequence[Fitted]) -> Tensor:
+def together(fits: Sequence[Fitted]) -> Tensor:
     """The numbers of a place at all levels, shape (levels, numbers, channels).
 
     So that exponents are interpolated if the numbers are, every level has the ways down of all levels, and leads up

@@ -196,6 +196,7 @@ EXAMPLES: dict[str, Example] = {
     "softmax": Example(lambda x: torch.softmax(x, -1)),
     "softmin": Example(lambda x: F.softmin(x, -1)),
     "log_softmax": Example(lambda x: torch.log_softmax(x, -1)),
+    "logsumexp": Example(lambda x: torch.logsumexp(x, 1)),
     "class_posterior": Example(functional.class_posterior),
     "argmax": Example(lambda x: x.argmax(-1)),
     # losses

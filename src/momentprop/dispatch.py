@@ -127,6 +127,7 @@ _SYNONYMS = {
     "special_expm1": "expm1",
     "special_log1p": "log1p",
     "special_log_softmax": "log_softmax",
+    "special_logsumexp": "logsumexp",
     "special_ndtr": "ndtr",
     "special_softmax": "softmax",
     "subtract": "sub",

@@ -58,7 +58,7 @@ def _symmetric(rule: Rule) -> Rule:
 
 HERMITE = {n: hermite(n) for n in (11, 40)}
 LEGENDRE = {n: legendre(n) for n in (8, 10)}
-GUMBEL = {n: discretized(lambda x: torch.exp(-x - torch.exp(-x)), -4.5, 40.0, n) for n in (6,)}
+GUMBEL = {n: discretized(lambda x: torch.exp(-x - torch.exp(-x)), -4.5, 40.0, n) for n in (6, 12)}
 """$\\sum_i w_i f(g_i) \\approx E f(G)$ for a standard Gumbel $G$."""
 
 SQRT_2 = math.sqrt(2)

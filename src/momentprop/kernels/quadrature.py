@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from momentprop.kernels.constants import constant
 from momentprop.kernels.fuse import Kernel, Moments, Partials, pullback
 from momentprop.kernels.nodes import LEGENDRE
 from momentprop.kernels.slope import slope
@@ -98,7 +99,7 @@ class _Panels:
         edges = [torch.full_like(mean, z) for z in equal]
         edges += [((mark - mean) * inverse).clamp(-_REACH, _REACH) for mark in marks]
         self.edges = torch.stack(edges).sort(0).values
-        rule = torch.tensor(LEGENDRE[8], dtype=mean.dtype, device=mean.device)
+        rule = constant(tuple(LEGENDRE[8]), mean)
         self.nodes, self.weights = rule.reshape(-1, 2, *[1] * mean.ndim).unbind(1)
 
     def sums(self, integrand: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Tensor]:

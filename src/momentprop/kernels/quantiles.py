@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from momentprop.kernels.constants import constant
 from momentprop.kernels.nodes import LEGENDRE
 
 _FIXED = (0.0, 2.0, 5.0, 10.0, 18.0, 32.0)  # ends of panels, in t, and their mirror images
@@ -31,7 +32,7 @@ def expectation(
     last = _FIXED[-1]
     edges += [position(mark).clamp(-last, last) for mark in marks] + [end.expand_as(wide) for end in more]
     ordered = torch.stack(edges).sort(0).values
-    rule = torch.tensor(LEGENDRE[8], dtype=wide.dtype, device=x.device).reshape(-1, 2, *[1] * x.ndim)
+    rule = constant(tuple(LEGENDRE[8]), wide).reshape(-1, 2, *[1] * x.ndim)
     nodes, weights = rule.unbind(1)
     count = len(edges) - 1
     together = count if torch.compiler.is_compiling() or x.numel() <= _SMALL else 1

@@ -18,13 +18,26 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.fuse import Moments, Partials, differentiable
-from momentprop.kernels.nodes import GUMBEL, SQRT_2, SQRT_2PI, hermite
-from momentprop.kernels.stretch import stretch
+from momentprop.kernels.nodes import GUMBEL, SQRT_2, SQRT_2PI, Rule, hermite
+from momentprop.kernels.stretch import Stretch, stretch
 from momentprop.kernels.sums import total
 from momentprop.kernels.tails import erfc, standardize
 
-_HERMITE = hermite(8)
-_WIDE = 1.5  # standard deviation above which the expectation is over the noise instead of over X
+
+class Precision(NamedTuple):
+    """The quadratures of a runner."""
+
+    over_value: Rule
+    over_noise: Rule
+    wide: float  # standard deviation above which the expectation is over the noise instead of over X
+    wide_behind: float  # the same for a runner that is behind, of which only the tail matters
+
+
+COARSE = Precision(hermite(8), GUMBEL[6], 1.5, 1.5)
+"""For probabilities, which are normalized, so that errors of the tails cancel."""
+FINE = Precision(hermite(12), GUMBEL[12], 1.3, 1.8)
+"""For the time of the race, which many runners decide by their tails."""
+_BEHIND = -3.0
 
 
 class Runner(NamedTuple):
@@ -48,17 +61,17 @@ class Runner(NamedTuple):
         return torch.log1p(-self.beyond.clamp(max=1 - torch.finfo(self.beyond.dtype).eps / 2))
 
 
-def finish(gap: Tensor, variance: Tensor, order: int = 0) -> Any:
+def finish(gap: Tensor, variance: Tensor, order: int = 0, precision: Precision = COARSE) -> Any:
     r"""$\log A_k$ and $\log A_{k+1}$ for the given order $k$, 0 or 1, elementwise in $m$ and $v$."""
-    return differentiable(partial(_logarithms, order=order), gap, variance)
+    return differentiable(partial(_logarithms, order=order, precision=precision), gap, variance)
 
 
-def _logarithms(gap: Tensor, variance: Tensor, order: int) -> Moments:
-    runner = _run(gap, variance, ratios=order)
+def _logarithms(gap: Tensor, variance: Tensor, order: int, precision: Precision = COARSE) -> Moments:
+    runner = _run(gap, variance, order, precision)
     tiny = torch.finfo(gap.dtype).tiny
 
     def partials() -> Partials:
-        log_below, (second, third, *fourth) = runner.log_below, _run(gap, variance, ratios=2 + order).ratios
+        log_below, (second, third, *fourth) = runner.log_below, _run(gap, variance, 2 + order, precision).ratios
         slope, bend = 1 - second, 0.5 * (1 - 3 * second + third)
         if order == 0:
             hazard = torch.exp(runner.log_density - log_below)
@@ -71,13 +84,14 @@ def _logarithms(gap: Tensor, variance: Tensor, order: int) -> Moments:
     return Moments(runner.log_density, runner.log_density + runner.ratios[0].clamp(min=tiny).log(), partials)
 
 
-def _run(gap: Tensor, variance: Tensor, ratios: int) -> Runner:
+def _run(gap: Tensor, variance: Tensor, ratios: int, precision: Precision) -> Runner:
     sigma = standardize(gap, variance).sigma
-    narrow, wide = _narrow(gap, sigma.clamp(max=_WIDE), ratios), _wide(gap, sigma.clamp(min=_WIDE), ratios)
-    return narrow.where(sigma <= _WIDE, wide)
+    narrow = _narrow(gap, sigma.clamp(max=precision.wide_behind), ratios, precision.over_value)
+    wide = _wide(gap, sigma.clamp(min=precision.wide), ratios, precision.over_noise)
+    return narrow.where(sigma <= torch.where(gap < _BEHIND, precision.wide_behind, precision.wide), wide)
 
 
-def _narrow(gap: Tensor, sigma: Tensor, ratios: int) -> Runner:
+def _narrow(gap: Tensor, sigma: Tensor, ratios: int, nodes: Rule) -> Runner:
     """Gauss-Hermite over X. Powers of e^m are factored out, so that nothing underflows on the right."""
     level = gap.clamp(max=25.0)  # beyond, every A_k is zero
     scale = level.exp()
@@ -90,20 +104,20 @@ def _narrow(gap: Tensor, sigma: Tensor, ratios: int) -> Runner:
             powers.append(powers[-1] * factor)
         return weight * missed, *powers
 
-    beyond, *sums = total(_HERMITE, terms, gap)
+    beyond, *sums = total(nodes, terms, gap)
     first = sums[0].clamp(min=torch.finfo(gap.dtype).tiny)
     return Runner(beyond, level + first.log(), [scale**k * sums[k] / first for k in range(1, len(sums))])
 
 
-def _wide(gap: Tensor, sigma: Tensor, ratios: int) -> Runner:
+def _wide(gap: Tensor, sigma: Tensor, ratios: int, nodes: Rule) -> Runner:
     r"""Over the noise; where the runner is far behind, by $A_{k+1}(m) = e^{m + v/2} A_k(m + v)$, which is exact.
 
     So $A_{k+1}/A_k$ at $m$ is the hazard $A_1/A_0$ at $m + kv$.
     """
     variance = sigma * sigma
     gap = torch.minimum(gap, 30 * sigma)  # the race is watched to the right of that
-    near = _over_noise(gap, sigma, ratios)
-    shifted = [_over_noise(gap + k * variance, sigma, 0) for k in range(1, ratios + 2)]
+    near = _over_noise(gap, sigma, ratios, nodes)
+    shifted = [_over_noise(gap + k * variance, sigma, 0, nodes) for k in range(1, ratios + 2)]
     tilted: list[Tensor] = []
     for k, (here, next_one) in enumerate(pairwise(shifted), 1):
         behind = gap + (k + 0.5) * variance + next_one.log_below
@@ -113,7 +127,7 @@ def _wide(gap: Tensor, sigma: Tensor, ratios: int) -> Runner:
     return far.where(gap < -variance, near)
 
 
-def _over_noise(gap: Tensor, sigma: Tensor, ratios: int) -> Runner:
+def _over_noise(gap: Tensor, sigma: Tensor, ratios: int, nodes: Rule) -> Runner:
     """Gauss quadrature over G, where X lends its smoothness."""
     inverse = 1 / sigma
     a, rate = gap * inverse, gap * inverse * inverse
@@ -127,7 +141,7 @@ def _over_noise(gap: Tensor, sigma: Tensor, ratios: int) -> Runner:
         beyond = 0.5 * weight * erfc(b * (-1 / SQRT_2))
         return beyond, *(polynomial() * near for polynomial in polynomials[: ratios + 1])
 
-    beyond, *sums = total(GUMBEL[6], terms, gap)
+    beyond, *sums = total(nodes, terms, gap)
     first = sums[0].clamp(min=torch.finfo(gap.dtype).tiny)
     log_density = first.log() - 0.5 * a * a - sigma.log() - math.log(SQRT_2PI)
     slopes = [sums[k] * inverse**k / first for k in range(1, len(sums))]  # derivatives of A_1 by m, over A_1
@@ -154,7 +168,15 @@ class Course(NamedTuple):
 
 
 def course(mean: Tensor, variance: Tensor, nodes: int, depth: float, rest: float) -> Course:
-    r"""Nodes of the midpoint rule on the interval in which the race is decided.
+    """Nodes of the midpoint rule on the track of a race."""
+    start, track = tracked(mean, variance, depth, rest)
+    x = (torch.arange(nodes, dtype=mean.dtype, device=mean.device) + 0.5) / nodes
+    offset, slope = track.at(x)
+    return Course(start + offset, torch.log(slope / nodes))
+
+
+def tracked(mean: Tensor, variance: Tensor, depth: float, rest: float) -> tuple[Tensor, Stretch]:
+    r"""The start of the interval in which the race is decided, and the map of its nodes.
 
     At its left end $-\sum_k \log P(T_k \le t)$ is `depth`, at its right end $\sum_k P(T_k > t)$ is `rest`, by rough
     formulas: the result depends on them by the quadrature's error only. Whatever is narrow and not yet decided lies a
@@ -164,9 +186,7 @@ def course(mean: Tensor, variance: Tensor, nodes: int, depth: float, rest: float
     low, high = _interval(mean, variance, depth, rest)
     spread = (variance + 1.2).sqrt()
     narrowest = torch.where(mean + 3.5 * spread > low, spread, high - low).amin(-1, keepdim=True)
-    x = (torch.arange(nodes, dtype=mean.dtype, device=mean.device) + 0.5) / nodes
-    offset, slope = stretch(high - low, 3.5 * narrowest, narrowest, sharp=1.5, even=30.0).at(x)
-    return Course(low + offset, torch.log(slope / nodes))
+    return low, stretch(high - low, 3.5 * narrowest, narrowest, sharp=1.5, even=30.0)
 
 
 def _interval(mean: Tensor, variance: Tensor, depth: float, rest: float) -> tuple[Tensor, Tensor]:

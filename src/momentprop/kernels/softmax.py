@@ -98,8 +98,9 @@ def against_rivals(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tens
 def present(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     r"""Means relative to the largest, and which classes are excluded by a mean of $-\infty$."""
     absent = mean == -torch.inf
-    mean = mean - mean.amax(-1, keepdim=True).detach()
-    return torch.where(absent, -1e3, mean), torch.where(absent, 0.0, variance), absent
+    mean, variance = mean - mean.amax(-1, keepdim=True).detach(), torch.where(absent, 0.0, variance)
+    behind = -1e3 - 50 * variance.detach().amax(-1, keepdim=True).sqrt()  # where the race has not begun
+    return torch.where(absent, behind, mean), variance, absent
 
 
 def _watch(mean: Tensor, variance: Tensor, times: Tensor, absent: Tensor, order: int = 0) -> tuple[Tensor, Tensor]:

@@ -1,10 +1,11 @@
 r"""Sums over the nodes of a quadrature: all nodes at once where that is cheap, one after the other where it is not."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from momentprop.kernels.constants import constant
 
 Terms = Callable[..., tuple[Tensor, ...]]
 
@@ -19,11 +20,8 @@ def total(rows: Iterable[Sequence[float]], terms: Terms, like: Tensor) -> list[T
     that broadcast along a new first dimension; it is elementwise in tensors of the shape of `like`.
     """
     if torch.compiler.is_compiling() or like.numel() <= (_SMALL_ON_CPU if like.is_cpu else _SMALL_ELSEWHERE):
-        columns: list[Any] = [
-            torch.tensor(column, dtype=like.dtype, device=like.device).reshape(-1, *[1] * like.ndim)
-            for column in zip(*rows, strict=True)
-        ]
-        return [term.sum(0) for term in terms(*columns)]
+        columns = constant(tuple(zip(*rows, strict=True)), like)
+        return [term.sum(0) for term in terms(*columns.reshape(*columns.shape, *[1] * like.ndim))]
     sums: list[Tensor] = []
     for row in rows:
         new = terms(*row)

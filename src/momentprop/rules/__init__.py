@@ -23,6 +23,7 @@ from momentprop.rules import families as _families
 from momentprop.rules import gelu as _gelu
 from momentprop.rules import linear as _linear
 from momentprop.rules import linear_posterior as _linear_posterior
+from momentprop.rules import logsumexp as _logsumexp
 from momentprop.rules import losses as _losses
 from momentprop.rules import margins as _margins
 from momentprop.rules import max_pooling as _max_pooling

@@ -1,6 +1,6 @@
 r"""Maxima and minima of values; a minimum is the maximum of the negatives, negated."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +22,16 @@ class Extremum(NamedTuple):
 
     values: Any
     indices: None = None
+
+
+def over_dims(reduction: Callable[[Any], Any], input: Any, dim: int | Sequence[int], keepdim: bool) -> Any:
+    """What a reduction along the last dimension makes of one or several dimensions, or of all if none is named."""
+    dims = [dim] if isinstance(dim, int) else list(dim) or list(range(input.ndim))
+    dims = sorted(d % input.ndim for d in dims)
+    result = reduction(input.movedim(dims, list(range(-len(dims), 0))).flatten(-len(dims)))
+    for d in dims if keepdim else ():
+        result = result.unsqueeze(d)
+    return result
 
 
 def comparison(input: Normal, method: Method | None = None) -> Kernel:
@@ -95,13 +105,7 @@ def amax(input: Normal, dim: int | Sequence[int] = (), keepdim: bool = False) ->
     Error: as `maximum_of`
     Source: as `maximum_of`
     """
-    dims = [dim] if isinstance(dim, int) else list(dim) or list(range(input.ndim))
-    dims = sorted(d % input.ndim for d in dims)
-    last: Any = input.movedim(dims, list(range(-len(dims), 0))).flatten(-len(dims))  # type: ignore[attr-defined]
-    result = maximum_of(last, -1)
-    for d in dims if keepdim else ():
-        result = result.unsqueeze(d)
-    return result  # type: ignore[no-any-return]
+    return over_dims(lambda last: maximum_of(last, -1), input, dim, keepdim)  # type: ignore[no-any-return]
 
 
 @rule("amin", on=Normal)

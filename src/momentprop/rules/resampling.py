@@ -14,6 +14,7 @@ from torch import Tensor
 
 from momentprop.dispatch import MissingRule, rule
 from momentprop.dispatch import where as place
+from momentprop.kernels.constants import constant
 from momentprop.values import Normal
 from momentprop.values.moments import is_random
 
@@ -129,7 +130,7 @@ def grid_sample(
     loc = F.grid_sample(input.loc, grid, mode, padding_mode, align_corners)
     if mode == "nearest":
         return input.of(loc, F.grid_sample(input.variance, grid, mode, padding_mode, align_corners))
-    sizes = torch.tensor(input.shape[:1:-1], dtype=grid.dtype, device=grid.device)  # shape: (x, y[, z])
+    sizes = constant(tuple(input.shape[:1:-1]), grid)  # shape: (x, y[, z])
     places = (grid + 1) / 2 * (sizes - 1) if align_corners else ((grid + 1) * sizes - 1) / 2
     places = _inside(places, sizes, padding_mode, align_corners)
     below = places.floor()

@@ -19,6 +19,7 @@ from torch.distributions import Distribution
 
 from momentprop.dispatch import find, rule
 from momentprop.functional.units import Gradient, LogisticMethod, between
+from momentprop.kernels.constants import constant
 from momentprop.kernels.fuse import fused
 from momentprop.kernels.textbook_rectifier import leaky_rectifier
 from momentprop.noises import named, standard
@@ -27,27 +28,16 @@ from momentprop.values import Normal, Statistics
 from momentprop.values.origin import combined
 
 _STEP, _COUNT = 0.1, 128
-_NODES = [_STEP * (i - _COUNT / 2 + 0.5) for i in range(_COUNT)]  # not zero, where functions of zero mean have kinks
-_WEIGHTS = [_STEP * math.exp(-z * z / 2) / math.sqrt(2 * math.pi) for z in _NODES]
-_grids: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
-
-
-def _grid(like: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes and weights in the type and on the device of a tensor; eagerly they are made once."""
-    key = like.device, like.dtype
-    if torch.compiler.is_compiling() or key not in _grids:
-        with torch.inference_mode(False):
-            grid = tuple(torch.tensor(part, dtype=key[1], device=key[0]) for part in (_NODES, _WEIGHTS))
-        if torch.compiler.is_compiling():
-            return grid  # type: ignore[return-value]
-        _grids[key] = grid  # type: ignore[assignment]
-    return _grids[key]
+_NODES = tuple(
+    _STEP * (i - _COUNT / 2 + 0.5) for i in range(_COUNT)
+)  # not zero, where functions of zero mean have kinks
+_WEIGHTS = tuple(_STEP * math.exp(-z * z / 2) / math.sqrt(2 * math.pi) for z in _NODES)
 
 
 def _over_grid(input: Statistics, function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     """The function at the nodes, along a new last dimension, and the weights; in float32 at least."""
     kind = torch.promote_types(input.dtype, torch.float32)
-    nodes, weights = _grid(input.loc.to(kind))
+    nodes, weights = constant((_NODES, _WEIGHTS), input.loc.to(kind))
     deviation = input.variance.to(kind).clamp(min=torch.finfo(kind).tiny).sqrt()  # of derivative zero at zero
     return function(torch.addcmul(input.loc.to(kind).unsqueeze(-1), deviation.unsqueeze(-1), nodes)), weights
 

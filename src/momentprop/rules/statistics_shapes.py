@@ -168,7 +168,7 @@ def _register_along(op: str) -> None:
     rule(op, on=Statistics)(along)
 
 
-ALONG = "amax amin glu gumbel_argmax log_softmax max maximum_of min normalize softmax softmin sum".split()
+ALONG = "amax amin glu gumbel_argmax log_softmax logsumexp max maximum_of min normalize softmax softmin sum".split()
 """Operations along a dimension that must not be one of positions: then they have the rule of `Normal`."""
 
 for _op in ALONG:

@@ -1,6 +1,7 @@
 """On a GPU every rule gives what it gives on the CPU; skipped where there is none, as in CI."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 
 from momentprop import Normal, functional
 from momentprop.nn import AdditiveNoise, NoisyActivation, StochasticBinary
+from momentprop.training import Settings, fit
 from tests.cases import CASES, Case
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -22,6 +24,7 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
     "amax": lambda x: x.amax((1, 2, 3)),
     "softmax": lambda x: torch.softmax(x, -1),
     "log_softmax": lambda x: torch.log_softmax(x, -1),
+    "logsumexp": lambda x: torch.logsumexp(x, -1),
     "fast": lambda x: functional.class_posterior(x, method="fast"),
     "logistic_bernoulli": functional.logistic_bernoulli,
     "probit_bernoulli": functional.probit_bernoulli,
@@ -66,13 +69,14 @@ def test_elementwise_rules_agree_with_the_cpu(case: Case, dtype: torch.dtype) ->
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_rules_agree_with_the_cpu(name: str, dtype: torch.dtype) -> None:
     # rounding moves the window of an integral, so that integrals agree up to the error that they state
-    stated = {"softmax": 0.02, "log_softmax": 1e-3, "fast": 1e-3, "amax": 1e-3, "gumbel": 1e-5}
+    stated = {"softmax": 0.02, "log_softmax": 1e-3, "logsumexp": 1e-3, "fast": 1e-3, "amax": 1e-3, "gumbel": 1e-5}
     tolerance = max(stated.get(name, 0.0), 1e-4 if dtype == torch.float32 else 1e-9)
     # in float32 the derivatives of the softmax's variances, differences of second moments, carry their rounding
     derivatives = not (name == "softmax" and dtype == torch.float32)
     _compare(OTHERS[name], (2, 3, 9, 10), dtype, tolerance, derivatives)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of inductor itself, in torch 2.11
 @pytest.mark.parametrize("name", ["conv2d", "max_pool2d", "log_softmax"])
 def test_inductor_agrees_with_eager(name: str) -> None:
     torch.compiler.reset()
@@ -89,3 +93,33 @@ def test_the_noise_of_a_layer_moves_with_it(noise: str) -> None:
         layer = layer.to("cuda")
         assert layer.noise.mean.is_cuda
         assert all(value.is_cuda for value in (layer(x), layer.eval()(x), layer(Normal(x, 1.0)).variance))
+
+
+def _trained(out: Path, *epochs: int, **settings: Any) -> list[torch.Tensor]:
+    """The parameters after 200 examples in batches of 30 and one of 20 for so many epochs, with stops in between."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 20), torch.nn.LeakyReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(20, 3)
+    )
+    inputs = torch.randn(200, 4)
+    examples = inputs, inputs[:, :3].argmax(1)
+    for count in epochs:
+        given = Settings(device="cuda", batch_size=30, dtype="float64", epochs=count, **settings)
+        fit(model, examples, given, out=out, resume=True, progress=False)
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("method", ["ap1", "ap2"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_recorded_step_is_the_eager_step(method: str, optimizer: str, tmp_path: Path) -> None:
+    settings = {"method": method, "optimizer": optimizer}
+    eager = _trained(tmp_path / "eager", 3, **settings)
+    recorded = _trained(tmp_path / "recorded", 3, graph=True, **settings)
+    torch.testing.assert_close(recorded, eager, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", ["ap2", "sample"])
+def test_a_recorded_run_goes_on_where_it_was_stopped(method: str, tmp_path: Path) -> None:
+    whole = _trained(tmp_path / "whole", 3, method=method, graph=True)
+    parts = _trained(tmp_path / "parts", 1, 3, method=method, graph=True)
+    torch.testing.assert_close(parts, whole, rtol=1e-9, atol=1e-12)

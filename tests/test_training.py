@@ -7,7 +7,9 @@ import sys
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from momentprop import Estimate, Normal, propagate
 from momentprop.data import load
@@ -15,6 +17,7 @@ from momentprop.experiments.networks import lenet, mlp
 from momentprop.training import (
     Classification,
     Config,
+    ExpectedClassification,
     Regression,
     Settings,
     fit,
@@ -26,7 +29,9 @@ from momentprop.training import (
 )
 from momentprop.training.distributed import Ranks, as_device
 from momentprop.training.examples import as_examples, order
+from momentprop.training.loop import Trainer
 from momentprop.training.passes import evaluate, training_pass
+from momentprop.training.run import build
 from momentprop.user_error import UserError
 
 ONE = Ranks(0, 1, torch.device("cpu"))
@@ -295,6 +300,34 @@ def test_a_regression_that_makes_no_sense_is_refused(call, message):
         call()
 
 
+def test_the_expected_loss_is_the_mean_of_the_losses_of_draws_and_above_that_of_the_posterior():
+    torch.manual_seed(0)
+    output = Normal(2 * torch.randn(4, 5, dtype=torch.float64), torch.rand(4, 5, dtype=torch.float64) * 4)
+    labels = torch.arange(4)
+    draws = output.sample(200_000)
+    losses = -draws.log_softmax(-1)[:, labels, labels]
+    expected, accuracy = ExpectedClassification()(output, labels)
+    assert ((expected - losses.mean(0)).abs() < 4 * losses.std(0) / 200_000**0.5).all()
+    assert (expected > Classification("race")(output, labels)[0]).all()
+    assert torch.equal(accuracy, (output.loc.argmax(-1) == labels).double())
+    logits = draws[0]
+    torch.testing.assert_close(
+        ExpectedClassification()(logits, labels)[0], F.cross_entropy(logits, labels, reduction="none")
+    )
+
+
+def test_the_expected_loss_is_that_of_the_training_alone():
+    settings = Settings(epochs=1, batch_size=60, loss="expected", softmax="race", dtype="float64")
+    inputs, labels = _blobs()
+    model = _network()
+    (row,) = fit(model, (inputs, labels), settings, validation=(inputs, labels), progress=False)
+    with torch.no_grad():
+        output = propagate(model.double().eval(), inputs.double(), dropout=True)
+    told = Classification("race")(output, labels)[0].mean()
+    assert row["validation_loss"] == pytest.approx(float(told), rel=1e-6)
+    assert ExpectedClassification()(output, labels)[0].mean() > told + 1e-3
+
+
 def test_half_precision_trains_and_keeps_the_parameters_in_full():
     model = _network()
     history = fit(model, _blobs(), Settings(epochs=8, learning_rate=0.05, batch_size=20, amp=True), progress=False)
@@ -311,6 +344,54 @@ def test_a_compiled_step_is_the_eager_step(monkeypatch):
         fit(model, _blobs(), Settings(epochs=1, batch_size=30, dtype="float64", compile=compiled), progress=False)
     for eager, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(eager, other, rtol=1e-10, atol=1e-12)
+
+
+def test_the_smaller_last_batch_of_an_epoch_is_not_compiled_once_more(monkeypatch):
+    torch.compiler.reset()
+    compile, graphs = torch.compile, []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda model: compile(model, backend=backend))
+    fit(_network(), _blobs(), Settings(epochs=2, batch_size=25, compile=True), progress=False)
+    assert len(_blobs()[0]) % 25 > 0
+    assert len(graphs) == 1
+
+
+def test_a_graph_of_a_step_leaves_training_on_a_cpu_as_it_is():
+    models = [_network(), _network()]
+    for model, graph in zip(models, (False, True), strict=True):
+        fit(model, _blobs(), Settings(epochs=1, device="cpu", graph=graph), progress=False)
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+class _HostCopies(TorchDispatchMode):
+    """Notes the operations that would copy a tensor to a GPU, or make Python wait for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function in (torch.ops.aten.lift_fresh.default, torch.ops.aten._local_scalar_dense.default):
+            self.found.append(function)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("settings", [{"softmax": "race"}, {"loss": "expected"}, {"norm": "analytic"}], ids=str)
+@pytest.mark.parametrize("activation", ["lrelu", "gelu", "silu", "elu", "softplus", "tanh", "logistic", "bernoulli"])
+def test_a_step_of_ap2_has_nothing_that_a_graph_cannot_hold(activation, settings):
+    config = Config(network="mlp", activation=activation, dropout=0.1, input_variance=0.1, device="cpu", **settings)
+    images = load("digits").normalized().train
+    trainer = Trainer(build(config, images), images, config, Ranks(0, 1, torch.device("cpu")))
+    trainer.step(torch.arange(4))  # makes the constants
+    trainer.optimizer.step = lambda: None  # that of a GPU counts its steps there
+    with _HostCopies() as copies:
+        trainer.step(torch.arange(4))
+    assert copies.found == []
 
 
 @pytest.fixture(scope="module")

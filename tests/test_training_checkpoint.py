@@ -242,6 +242,16 @@ def test_a_checkpoint_of_other_settings_is_refused(changes, message, tmp_path):
     assert (tmp_path / "run" / FILE).read_bytes() == content
 
 
+def test_a_checkpoint_of_an_older_version_had_the_defaults_of_settings_that_it_does_not_know(tmp_path):
+    _run(tmp_path / "run")
+    found = read(tmp_path / "run" / FILE)
+    del found.state["settings"]["compile"]
+    write(tmp_path / "run" / FILE, found)
+    with pytest.raises(CheckpointError, match="its compile is False, not True"):
+        _fit(_model(), tmp_path / "run", Settings(**{**NOISY.as_dict(), "compile": True}), resume=True)
+    assert len(_fit(_model(), tmp_path / "run", resume=True)) == 3
+
+
 def test_a_checkpoint_of_another_model_or_other_data_is_refused(tmp_path):
     content = _run(tmp_path / "run")
     with pytest.raises(CheckpointError, match="of another model"):

@@ -149,11 +149,16 @@ class Calibration:
             raise UserError(
                 f"`{path}` has format {content['format']}, but this version reads {FORMAT}: calibrate again"
             )
+        return cls.from_dict(content, read.tensors["numbers"])
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any], numbers: Tensor) -> "Calibration":
+        """What `to_dict` has described, with its numbers."""
         return cls(
             tuple(Place(**{**place, "dims": tuple(place["dims"])}) for place in content["places"]),
             content["features"],
             Noise(**{**content["noise"], "levels": tuple(content["noise"]["levels"])}),
-            read.tensors["numbers"],
+            numbers,
             {
                 place: [Quality(**{**q, "factors": tuple(q["factors"])}) for q in found]
                 for place, found in content["quality"].items()

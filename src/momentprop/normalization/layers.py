@@ -127,7 +127,7 @@ def pixel_of(model: nn.Module) -> Statistics:
 
 
 def _meets(args: Any) -> bool:
-    return bool(args) and isinstance(args[0], Statistics)
+    return len(args) > 0 and isinstance(args[0], Statistics)
 
 
 def _norms(model: nn.Module) -> list[AnalyticNorm]:

@@ -10,6 +10,7 @@ from momentprop.training.config import Settings as Settings
 from momentprop.training.distributed import over_ranks as over_ranks
 from momentprop.training.loop import fit as fit
 from momentprop.training.losses import Classification as Classification
+from momentprop.training.losses import ExpectedClassification as ExpectedClassification
 from momentprop.training.losses import Regression as Regression
 from momentprop.training.losses import gaussian_nll as gaussian_nll
 from momentprop.training.run import Result as Result

@@ -25,6 +25,9 @@ FORMAT = 1
 FILE = "checkpoint.safetensors"
 """The name of the file in the folder of the run."""
 
+CALIBRATION = ("calibration.safetensors", "calibration.json")
+"""The names of the calibration of a trained network there: a file, and its readable part."""
+
 _KEY = "momentprop"
 
 
@@ -104,7 +107,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove what a killed process can have left of a file that it was writing."""
-    for name in (FILE, "checkpoint.json", "config.json", "log.csv", "result.json", "model.safetensors"):
+    for name in (FILE, "checkpoint.json", "config.json", "log.csv", "result.json", "model.safetensors", *CALIBRATION):
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)
 

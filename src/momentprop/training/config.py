@@ -14,6 +14,7 @@ from momentprop.experiments.modern import NETWORKS
 from momentprop.experiments.networks import ACTIVATIONS, NORMS
 from momentprop.functional.posterior import PosteriorMethod
 from momentprop.propagate import Family, Method
+from momentprop.training.losses import LOSSES
 from momentprop.user_error import UserError
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -53,12 +54,21 @@ class Settings:
         "logistic, normal, centred, race (near exact) or fast.",
         choices=get_args(PosteriorMethod),
     )
+    loss: str = _field(
+        "posterior",
+        "What ap2 minimizes: -log q(y) of the class posterior (posterior, as the paper), or the mean of -log softmax "
+        "over the noise (expected), as training by sample does.",
+        choices=tuple(LOSSES),
+    )
     family: str = _field(
         "normal",
         "The values of ap2: normal (exact expectations), logistic, or fitted (the paper's own, fast for bernoulli).",
         choices=get_args(Family),
     )
     input_variance: float = _field(0.0, "The variance of the noise on the normalized inputs.", least=0)
+    calibrate_every: int = _field(
+        0, "For ap2: fit corrections of its variances at the start and after every so many epochs; 0: none.", least=0
+    )
     samples: int = _field(16, "How many draws the evaluation by sample averages.", least=2)
     epochs: int = _field(20, "How often to go through the training examples.", least=1)
     batch_size: int = _field(128, "Examples a step, over all processes together.", least=1)
@@ -69,6 +79,7 @@ class Settings:
     dtype: str = _field("float32", "The type of the numbers: float32 or float64.", choices=tuple(_DTYPES))
     amp: bool = _field(False, "Compute in bfloat16 where that is safe (autocast).")
     compile: bool = _field(False, "Compile the model with torch.compile.")
+    graph: bool = _field(False, "On a GPU: record a step once as a CUDA graph, and replay it.")
     device: str = _field("auto", "Where to compute: auto (a GPU if there is one), cpu, cuda, ...")
     checkpoint_every: int = _field(
         500, "Also write a checkpoint after this many steps; 0: at ends of epochs only.", least=0
@@ -80,6 +91,8 @@ class Settings:
             object.__setattr__(self, field.name, _checked(field, kinds[field.name], getattr(self, field.name)))
         if self.seed >= 2**32:
             raise UserError(f"seed must be less than 2 to the power of 32, but is {self.seed}")
+        if self.calibrate_every and self.method != "ap2":
+            raise UserError(f"calibrate every is for the method 'ap2', but the method is {self.method!r}")
         if self.amp and self.dtype != "float32":
             raise UserError(f"amp computes in half precision, which makes no sense with dtype {self.dtype!r}")
 
@@ -132,6 +145,7 @@ class Config(Settings):
     data: str = _field("digits", "The data set: digits (embedded), mnist, fashion-mnist or cifar10.")
     test_data: str = _field("same", "The data set of the test images: same, or the name of another one.")
     validation: float = _field(0.1, "The part of the training images to validate with, chosen by the seed.", least=0)
+    train_images: int = _field(0, "How many images to train with, chosen by the seed; 0: all.", least=0)
     activation: str = _field(
         "lrelu",
         "The activation: lrelu, bernoulli (random binary units), logistic (the transform), relu, ...",

@@ -1,5 +1,6 @@
 """The folder of a run: what it may hold, and what is written into it."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from momentprop.training.config import MAY_CHANGE, Settings
 
 _OURS = (checkpoints.FILE, "checkpoint.json", "config.json", "log.csv", "curves.png", "curves.svg")
 _OVERWRITE = "begin anew by `--overwrite` (`overwrite=True`)"
-_OURS_AT_THE_END = ("result.json", "model.safetensors")
+_OURS_AT_THE_END = ("result.json", "model.safetensors", *checkpoints.CALIBRATION)
 
 
 class Folder:
@@ -45,7 +46,9 @@ class Folder:
         return found
 
     def _require_same_settings(self, found: Checkpoint) -> None:
-        mine, theirs = self.settings.as_dict(), found.state["settings"]
+        """Refuse another run; settings that an older version did not know had what is now their default."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self.settings)}
+        mine, theirs = self.settings.as_dict(), {**defaults, **found.state["settings"]}
         for name in sorted({*mine, *theirs} - MAY_CHANGE):
             if mine.get(name) != theirs.get(name):
                 raise CheckpointError(

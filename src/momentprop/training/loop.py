@@ -11,16 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from momentprop.calibration import Calibration
 from momentprop.training import checkpoint as checkpoints
+from momentprop.training.calibrating import fitted
 from momentprop.training.checkpoint import Checkpoint
 from momentprop.training.config import Settings
 from momentprop.training.distributed import Ranks, processes
 from momentprop.training.examples import Examples, as_examples, order
 from momentprop.training.folder import Folder
 from momentprop.training.log import Row, TensorBoard
-from momentprop.training.losses import Classification, Objective
+from momentprop.training.losses import LOSSES, Classification, Objective
 from momentprop.training.passes import autocast, converted, evaluate, in_full, training_pass
 from momentprop.training.progress import Progress
+from momentprop.training.recorded import Recorded
 from momentprop.user_error import UserError
 
 
@@ -65,7 +68,8 @@ def fit(
         examples: a pair of tensors (inputs, targets), a `momentprop.data.Split`, or any map-style data set.
         settings: how to train.
         validation: examples to evaluate with after every epoch.
-        objective: the loss and what else is reported; by default `Classification(settings.softmax)`.
+        objective: the loss and what else is reported; by default `Classification(settings.softmax)`, and in the
+            training what `settings.loss` names.
         out: a folder for checkpoints and logs. Without one, nothing is written.
         resume: go on from the checkpoint in the folder, if there is one.
         overwrite: begin anew although the folder holds a run.
@@ -104,12 +108,18 @@ class Trainer:
             raise UserError("there are no examples to train with")
         self.settings, self.ranks, self.folder = settings, ranks, folder
         self.objective: Objective = objective or Classification(settings.softmax)  # type: ignore[arg-type]
+        self.loss: Objective = objective or LOSSES[settings.loss](settings.softmax)  # type: ignore[arg-type]
         self.model = model.to(ranks.device, settings.torch_dtype).train()
         self.examples = examples.to(ranks.device)
         self.validation = None if validation is None else as_examples(validation).to(ranks.device)
-        self.optimizer = _optimizer(self.model, settings)
+        self.graphed = settings.graph and ranks.device.type == "cuda"
+        if self.graphed and ranks.world > 1:
+            raise UserError("graph is for a single process: leave it out")
+        self.recorded: Recorded | None = None
+        self.optimizer = _optimizer(self.model, settings, self.graphed)
         self.runner = ranks.wrap(torch.compile(self.model) if settings.compile else self.model)  # type: ignore[arg-type]
         self.position = Position()
+        self.calibration: Calibration | None = None
         self.sums = torch.zeros(len(self.objective.names), dtype=torch.float64, device=ranks.device)
         torch.manual_seed(settings.seed * 1_000_003 + 500_000 + ranks.rank)  # the noise; each process has its own
 
@@ -124,6 +134,7 @@ class Trainer:
         if self.folder is not None and self.ranks.is_first:
             events = TensorBoard(self.folder.path, tensorboard, self.position.epoch)
         if self.position == Position():
+            self.calibrate(0)
             self.save()
         elif self.folder is not None and self.ranks.is_first:
             self.folder.save_log(self.position.history)  # a kill may have come before it was written
@@ -138,7 +149,7 @@ class Trainer:
         at = self.position
         rate = self.settings.learning_rate * self.settings.decay**at.epoch
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = group["lr"].fill_(rate) if self.graphed else rate  # a graph reads it where it is
         permutation = order(len(self.examples), self.settings.seed, at.epoch).to(self.ranks.device)
         bar.begin(at.epoch + 1, self.steps, at.step)
         clock = _Clock(at.seconds)
@@ -158,13 +169,23 @@ class Trainer:
         return row
 
     def step(self, batch: Tensor) -> None:
-        """Make one step with the examples at these positions, of which each process takes its part."""
+        """Make one step with the examples at these positions; the last batch of an epoch may be a smaller one."""
+        if len(batch) < self.settings.batch_size:
+            self._step(batch, self.runner if self.ranks.world > 1 else self.model)  # is not worth another compilation
+        elif self.graphed:
+            self.recorded = self.recorded or Recorded(lambda batch: self._step(batch, self.runner))
+            self.recorded(batch)
+        else:
+            self._step(batch, self.runner)
+
+    def _step(self, batch: Tensor, runner: nn.Module) -> None:
+        """Make one step, in which each process takes its part of the examples."""
         mine = self.ranks.shard(batch)
         count = len(mine)
         inputs, targets = self.examples.batch(mine if count else batch[:1])  # all processes must take part
         with autocast(self.settings, self.ranks.device):
-            output = training_pass(self.runner, converted(inputs, self.settings), self.settings)
-        figures = self.objective(in_full(output), converted(targets, self.settings))[:, :count]
+            output = training_pass(runner, converted(inputs, self.settings), self.settings, self.calibration)
+        figures = self.loss(in_full(output), converted(targets, self.settings))[:, :count]
         loss = figures[0].sum() * (self.ranks.world / len(batch))  # of which the processes take the average
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -193,6 +214,8 @@ class Trainer:
         row: Row = {"epoch": at.epoch + 1, "learning_rate": rate}
         row |= {f"train_{name}": value for name, value in zip(self.objective.names, averages, strict=True)}
         self.ranks.share_buffers(self.model)
+        if self.settings.calibrate_every and (at.epoch + 1) % self.settings.calibrate_every == 0:
+            self.calibrate(at.epoch + 1)
         if self.validation is not None:
             found = self.evaluate(self.validation)
             row |= {f"validation_{name}": value for name, value in found.items()}
@@ -202,10 +225,16 @@ class Trainer:
         self.position = Position(at.epoch + 1, 0, 0.0, [*at.history, row])
         return row
 
+    def calibrate(self, epoch: int) -> None:
+        """Fit corrections of AP2 to the present weights, if the run has any."""
+        if self.settings.calibrate_every:
+            self.calibration = fitted(self.model, self.examples, self.settings, epoch, self.ranks.device)
+            self.recorded = None  # a recorded step has the former corrections
+
     def evaluate(self, examples: Any) -> dict[str, float]:
         """The averages of the objective over examples, by the evaluation pass."""
         given = as_examples(examples).to(self.ranks.device)
-        return evaluate(self.model, given, self.settings, self.objective, self.ranks)
+        return evaluate(self.model, given, self.settings, self.objective, self.ranks, self.calibration)
 
     def save(self) -> None:
         """Write a checkpoint and the log."""
@@ -225,8 +254,15 @@ class Trainer:
             "seconds": at.seconds,
             "history": at.history,
             "optimizer": rest,
+            "calibration": None if self.calibration is None else self.calibration.to_dict(),
         }
-        parts = {"model.": self.model.state_dict(), "optimizer.": tensors, "generator.": generators}
+        numbers = {} if self.calibration is None else {"numbers": self.calibration.numbers}
+        parts = {
+            "model.": self.model.state_dict(),
+            "optimizer.": tensors,
+            "generator.": generators,
+            "calibration.": numbers,
+        }
         named = {prefix + name: tensor for prefix, part in parts.items() for name, tensor in part.items()}
         self.folder.save(Checkpoint(state, {**named, "sums": sums}))
 
@@ -238,6 +274,9 @@ class Trainer:
         checkpoints.restore_optimizer(self.optimizer, found.part("optimizer."), state["optimizer"])
         self.sums.copy_(found.tensors["sums"] if self.ranks.is_first else torch.zeros_like(self.sums))
         self.position = Position(state["epoch"], state["step"], state["seconds"], state["history"])
+        if self.settings.calibrate_every:
+            numbers = found.tensors["calibration.numbers"].to(self.ranks.device)
+            self.calibration = Calibration.from_dict(state["calibration"], numbers)
         for name, states in found.part("generator.").items():
             if self.ranks.rank < len(states):
                 _set_generator(name, states[self.ranks.rank].clone(), self.ranks.device)
@@ -275,13 +314,15 @@ class _Clock:
         return self.before + time.perf_counter() - self.started
 
 
-def _optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+def _optimizer(model: nn.Module, settings: Settings, graphed: bool) -> torch.optim.Optimizer:
+    """The optimizer; that of a graph has its state and its learning rate on the GPU."""
     parameters: Sequence[nn.Parameter] = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise UserError("the model has no parameters to train")
+    rate = torch.tensor(settings.learning_rate, device=parameters[0].device) if graphed else settings.learning_rate
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(parameters, settings.learning_rate)
-    return torch.optim.Adam(parameters, settings.learning_rate)
+        return torch.optim.SGD(parameters, rate, fused=graphed or None)
+    return torch.optim.Adam(parameters, rate, fused=graphed or None, capturable=graphed)
 
 
 def _set_generator(name: str, state: Tensor, device: torch.device) -> None:

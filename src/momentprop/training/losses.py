@@ -74,6 +74,22 @@ class Classification:
         return torch.stack([loss, (log_posterior.argmax(-1) == target).to(loss.dtype)])
 
 
+class ExpectedClassification(Classification):
+    r"""The loss $E[-\log\mathrm{softmax}(X)_y] = E\log\sum_k e^{X_k} - E X_y$, and the accuracy.
+
+    This is what a training with drawn noise minimizes, on average over its draws. It is never less than $-\log q(y)$,
+    and can be far more: it asks that every draw be right, and not only their average.
+    """
+
+    def __call__(self, output: Any, target: Tensor) -> Tensor:
+        """The figures of every example, of shape (2, batch)."""
+        return self._figures(mean_of(output) - mean_of(torch.logsumexp(output, -1, keepdim=True)), target)
+
+
+LOSSES = {"posterior": Classification, "expected": ExpectedClassification}
+"""What a classifier can be trained by."""
+
+
 class Regression:
     r"""The loss $-\log q(y)$ of a normal distribution with the predicted mean and variance, and the squared error.
 

@@ -6,8 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from momentprop.calibration import Calibration
+from momentprop.calibration.calibration import FAMILIES
+from momentprop.calibration.factors import Corrections
 from momentprop.normalization.pixel import evaluating
-from momentprop.propagate import propagate
+from momentprop.propagate import Recording, prepared, propagate
 from momentprop.training.config import Settings
 from momentprop.training.distributed import Ranks
 from momentprop.training.examples import Examples
@@ -17,34 +20,62 @@ from momentprop.values import Mean, Normal, Value
 _EVALUATED_AT_ONCE = 500
 
 
-def training_pass(model: nn.Module, inputs: Tensor, settings: Settings) -> Any:
-    """The output of a model in training mode: a tensor, or by AP2 a value."""
+def training_pass(model: nn.Module, inputs: Tensor, settings: Settings, calibration: Calibration | None = None) -> Any:
+    """The output of a model in training mode: a tensor, or by AP2 a value, with corrections if there are any."""
     noise = settings.input_variance
     if settings.method == "ap1":
         return _means(model(Mean(inputs)))
     if settings.method == "ap2":
         given = Normal.of(inputs, torch.full_like(inputs, noise)) if noise > 0 else inputs
-        return propagate(model, given, family=settings.family)  # type: ignore[arg-type]
+        return _moments(model, given, settings, calibration)
     return model(inputs + noise**0.5 * torch.randn_like(inputs) if noise > 0 else inputs)
 
 
 def evaluation_pass(
-    model: nn.Module, inputs: Tensor, targets: Tensor, settings: Settings, objective: Objective
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    settings: Settings,
+    objective: Objective,
+    calibration: Calibration | None = None,
 ) -> Tensor:
     """The figures of every example, from a model in evaluation mode; AP2 and draws let its dropout act."""
     if settings.evaluation == "ap1":
         return objective(in_full(model(inputs)), targets)
     given: dict[str, Any] = {"input_variance": settings.input_variance or None, "dropout": True}
     if settings.evaluation == "ap2":
-        return objective(in_full(propagate(model, inputs, family=settings.family, **given)), targets)  # type: ignore[arg-type]
+        return objective(in_full(_moments(model, inputs, settings, calibration, **given)), targets)
     drawn = _Drawn(model, objective)
     estimate = propagate(drawn, inputs, method="sample", samples=settings.samples, seed=settings.seed, **given)
     return objective.of_draws(estimate, targets)
 
 
+def _moments(
+    model: nn.Module,
+    given: Any,
+    settings: Settings,
+    calibration: Calibration | None,
+    input_variance: float | None = None,
+    dropout: bool = False,
+) -> Any:
+    """AP2, with the corrections of a calibration of these weights or, in the training, of some that they had before."""
+    if calibration is None:
+        return propagate(model, given, family=settings.family, input_variance=input_variance, dropout=dropout)  # type: ignore[arg-type]
+    kind = FAMILIES[settings.family]
+    recording = Recording(model, kind, False)
+    watcher = Corrections(calibration.places, calibration.features, calibration.noise.levels, calibration.numbers)
+    with prepared(model, (given,), {}, kind, recording, input_variance, dropout, None, None, watcher) as run:
+        return run()[0]
+
+
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, examples: Examples, settings: Settings, objective: Objective, ranks: Ranks
+    model: nn.Module,
+    examples: Examples,
+    settings: Settings,
+    objective: Objective,
+    ranks: Ranks,
+    calibration: Calibration | None = None,
 ) -> dict[str, float]:
     """The averages of an objective over examples, which the processes share among them."""
     sums = torch.zeros(len(objective.names), dtype=torch.float64, device=ranks.device)
@@ -53,7 +84,7 @@ def evaluate(
         for indices in mine.split(_EVALUATED_AT_ONCE):
             inputs, targets = examples.batch(indices)
             inputs, targets = converted(inputs, settings), converted(targets, settings)
-            sums += evaluation_pass(model, inputs, targets, settings, objective).double().sum(1)
+            sums += evaluation_pass(model, inputs, targets, settings, objective, calibration).double().sum(1)
     averages = (ranks.sum(sums) / len(examples)).tolist()
     return dict(zip(objective.names, averages, strict=True))
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from momentprop import data
+from momentprop.calibration import Calibration
 from momentprop.data import Dataset, Split
 from momentprop.dispatch import MissingRule
 from momentprop.experiments.modern import NETWORKS
@@ -44,6 +45,7 @@ class Result:
     history: list[log.Row]
     test: dict[str, float]
     out: Path
+    calibration: Calibration | None = None
 
 
 def train(
@@ -59,7 +61,8 @@ def train(
     """Train one of the paper's networks and write everything about it into the folder `out`.
 
     The folder gets `config.json`, `log.csv`, a checkpoint, and at the end `model.safetensors`, `result.json` and the
-    curves. Under `torchrun` the processes share the work, and the first one writes.
+    curves, and with `calibrate_every` a `calibration.safetensors`. Under `torchrun` the processes share the work, and
+    the first one writes.
 
     Args:
         config: what to train, and how.
@@ -85,8 +88,9 @@ def train(
                 trainer.restore(found)
                 bar.say(f"going on after epoch {trainer.position.epoch}, step {trainer.position.step}")
             trainer.run(bar, tensorboard)
+            trainer.calibrate(trainer.position.epoch)  # if the last epoch has not done so
             test = trainer.evaluate(images.test)
-            result = Result(config, model, trainer.position.history, test, folder.path)
+            result = Result(config, model, trainer.position.history, test, folder.path, trainer.calibration)
             if ranks.is_first:
                 _finish(result, images, time.perf_counter() - started, bar)
         return result
@@ -105,11 +109,18 @@ def load_data(config: Config, root: str | Path | None = None) -> Dataset:
 
 def split(images: Dataset, config: Config) -> tuple[Split, Split | None]:
     """The images to train with, and those to validate with, if there are to be any."""
-    if config.validation == 0:
+    if config.validation == 0 and config.train_images == 0:
         return images.train, None
-    indices = images.validation_split(config.validation, config.seed)
-    parts = [replace(images.train, images=images.train.images[i], labels=images.train.labels[i]) for i in indices]
-    return parts[0], parts[1] if len(parts[1]) else None
+    training, validation = images.validation_split(config.validation, config.seed)
+    if config.train_images > len(training):
+        raise UserError(f"there are {len(training):,} images to train with, but train images is {config.train_images}")
+    if config.train_images > 0:
+        training = training[order(len(training), config.seed, 0)[: config.train_images].sort().values]
+    return _part(images.train, training), _part(images.train, validation) if len(validation) else None
+
+
+def _part(images: Split, indices: Tensor) -> Split:
+    return replace(images, images=images.images[indices], labels=images.labels[indices])
 
 
 def build(config: Config, training: Split) -> nn.Module:
@@ -158,6 +169,8 @@ def _finish(result: Result, images: Dataset, seconds: float, bar: Progress) -> N
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
+    if result.calibration is not None:
+        result.calibration.save(result.out / checkpoints.CALIBRATION[0])
     checkpoints.write(result.out / MODEL, Checkpoint(about, dict(result.model.state_dict())))
     Folder(result.out, result.config).finish({**about, "history": result.history, "seconds": seconds})
     with _without_matplotlib(bar):

@@ -57,7 +57,7 @@ def test_an_unknown_name_gives_one_line_with_the_choices(name, hint, tmp_path, c
     assert printed.out == ""
     assert printed.err.count("\n") == 1
     assert hint in printed.err
-    assert "calibration-transfer, calibration-posterior or all" in printed.err
+    assert "stability, stability-deep, regression or all" in printed.err
 
 
 def test_a_missing_extra_gives_one_line_that_says_what_to_install(tmp_path, capsys, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from momentprop.experiments import channels
+from momentprop.experiments import channels, runs
 from momentprop.experiments.options import Options
 from momentprop.experiments.paper import dataset_statistics, normalization, printed
 from momentprop.user_error import UserError
@@ -76,7 +76,7 @@ def test_all_five_ways_train_and_a_second_call_trains_nothing(tmp_path, monkeypa
     assert all(found["train_loss"][0] < 2.6 for found in ways.values())
     assert len({found["test"]["loss"] for found in ways.values()}) == 5
     assert "`momentprop train lenet" in result.markdown
-    monkeypatch.delattr(normalization, "train")
+    monkeypatch.delattr(runs, "train")
     assert normalization.run(tmp_path, options).data == result.data
 
 

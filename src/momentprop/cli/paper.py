@@ -27,6 +27,7 @@ def paper(
     device: Annotated[str, typer.Option(help="Where networks run: auto, cpu, cuda.")] = "auto",
     runs: Annotated[Path, typer.Option(metavar="DIR", help="The folder of training runs.")] = Path("runs"),
     jobs: Annotated[int, typer.Option(min=1, help="Training runs side by side, each a process.")] = 1,
+    minutes: Annotated[float | None, typer.Option(min=0, help="When to stop training, to go on another time.")] = None,
 ) -> None:
     """Reproduce a table or a figure of the paper.
 
@@ -37,7 +38,7 @@ def paper(
     """
     names = _names(name)
     figures.require()
-    options = Options(quick, root, networks, device, runs, jobs)
+    options = Options(quick, root, networks, device, runs, jobs, minutes)
     for chosen in names:
         _run(chosen, out / "paper", options)
 

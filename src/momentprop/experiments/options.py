@@ -14,6 +14,7 @@ class Options:
     device: str = "auto"  # where to compute: a GPU if there is one
     runs: Path = Path("runs")  # the folder of training runs, which are taken up again if they are there
     jobs: int = 1  # training runs side by side
+    minutes: float | None = None  # after which training stops, to go on another time
 
 
 DEFAULTS = Options()

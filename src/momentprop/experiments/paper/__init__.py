@@ -14,12 +14,17 @@ from momentprop.experiments.paper import (
     calibration_transfer,
     dataset_statistics,
     density,
+    dropout,
     first_figure,
     kl_bias,
+    noisy_inputs,
     normalization,
     or_gate,
     pea,
+    regression,
     relu_mean,
+    stability,
+    stability_deep,
     truth,
 )
 from momentprop.experiments.result import Result
@@ -53,6 +58,11 @@ _ALL: tuple[Experiment, ...] = (
     calibration,
     calibration_transfer,
     calibration_posterior,
+    noisy_inputs,
+    dropout,
+    stability,
+    stability_deep,
+    regression,
 )
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.NAME: experiment for experiment in _ALL}
@@ -66,5 +76,10 @@ NEED_DATA = (
     calibration.NAME,
     calibration_transfer.NAME,
     calibration_posterior.NAME,
+    noisy_inputs.NAME,
+    dropout.NAME,
+    stability.NAME,
+    stability_deep.NAME,
+    regression.NAME,
 )
 """Those that need a data set to be there; `momentprop paper all` leaves them out."""

@@ -29,7 +29,7 @@ from momentprop.experiments.paper.calibration_cases import (
     rounded,
 )
 from momentprop.experiments.paper.calibration_posterior_report import markdown, plot
-from momentprop.experiments.paper.posterior_scores import coverage, scores
+from momentprop.experiments.paper.posterior_scores import coverage, mean_of_softmax, scores
 from momentprop.experiments.result import Result
 from momentprop.functional import class_posterior
 from momentprop.monte_carlo import progress
@@ -109,7 +109,7 @@ def _measure(subject: Subject, effort: Effort) -> dict[str, Any]:
         "AP2": _by_ap2(subject, noisy, None),
         "calibrated AP2": _by_ap2(subject, noisy, calibration),
         **{f"Monte Carlo, {count}": _by_draws(draws[:count]) for count in COUNTS},
-        TRUTH: Told(_mean_of_softmax(fresh)),
+        TRUTH: Told(mean_of_softmax(fresh)),
     }
     passes = _costs(subject, noisy[: effort.timed], variance, calibration)
     clean = subject.model(subject.test)
@@ -142,12 +142,7 @@ def _by_ap2(subject: Subject, images: Tensor, calibration: Calibration | None) -
 
 def _by_draws(draws: Tensor) -> Told:
     variance, mean = torch.var_mean(draws, 0)
-    return Told(_mean_of_softmax(draws), Normal(mean, variance))
-
-
-def _mean_of_softmax(draws: Tensor) -> Tensor:
-    """The logarithm, without one of zero where the softmax underflows."""
-    return draws.log_softmax(-1).logsumexp(0) - torch.tensor(float(len(draws))).log().to(draws.device)
+    return Told(mean_of_softmax(draws), Normal(mean, variance))
 
 
 def _costs(subject: Subject, images: Tensor, variance: float, calibration: Calibration) -> dict[str, float]:

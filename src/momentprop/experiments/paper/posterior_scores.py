@@ -1,5 +1,6 @@
 """How good class posteriors and intervals of logits are, on images whose class is known."""
 
+import math
 from typing import Any
 
 import torch
@@ -10,6 +11,9 @@ from momentprop.experiments.paper.calibration_cases import rounded
 
 LEVELS = (0.5, 0.9, 0.99)
 """Of the intervals of logits."""
+
+KEPT = tuple(share / 20 for share in range(1, 21))
+"""The shares of images that are kept when those of least confidence are rejected."""
 
 BINS = 15
 """Of confidences, for the expected calibration error."""
@@ -27,6 +31,17 @@ def scores(log_q: Tensor, labels: Tensor) -> dict[str, Any]:
         "nll_error": rounded(float(losses.std()) / count**0.5, 2),
         "ece": rounded(calibration_error(log_q.exp().amax(-1), right)),
     }
+
+
+def rejection(log_q: Tensor, labels: Tensor) -> list[float | None]:
+    """The accuracy on the images that are kept, if only the shares `KEPT` of highest confidence are."""
+    right = (log_q.argmax(-1) == labels)[log_q.amax(-1).argsort(descending=True)].double()
+    return [rounded(float(right[: max(1, round(share * len(right)))].mean())) for share in KEPT]
+
+
+def mean_of_softmax(draws: Tensor) -> Tensor:
+    """The logarithm, without one of zero where the softmax underflows."""
+    return draws.log_softmax(-1).logsumexp(0) - math.log(len(draws))
 
 
 def calibration_error(confidence: Tensor, right: Tensor) -> float:

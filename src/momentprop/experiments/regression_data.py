@@ -1,0 +1,62 @@
+r"""Small data sets for regression, standardized by their training part: one measured, one generated."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Inputs and targets of shape (n, 1), of which one part is for training."""
+
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+
+
+def diabetes(seed: int) -> Table:
+    """The 442 patients of Efron and others (2004), ten measurements each, as scikit-learn has them; a fifth tests."""
+    try:
+        datasets = importlib.import_module("sklearn.datasets")
+    except ImportError as error:
+        raise ImportError(
+            'the diabetes data come with scikit-learn: run `pip install "momentprop[experiments]"`'
+        ) from error
+    found = datasets.load_diabetes(scaled=False)
+    inputs, targets = (torch.tensor(part, dtype=torch.float32) for part in (found.data, found.target))
+    return _split(inputs, targets[:, None], len(inputs) // 5, seed)
+
+
+def generated(seed: int) -> Table:
+    r"""1,500 points with noise that depends on the input: $y = \sin 2x_1 + x_2 x_3/2 + (0.1 + 0.4|x_1|)\,\varepsilon$.
+
+    The inputs are standard normal, and the fourth one does not matter; a third tests.
+
+    >>> table = generated(0)
+    >>> [tuple(part[0].shape) for part in (table.train, table.test)]
+    [(1000, 4), (500, 4)]
+    """
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(1500, 4, generator=generator)
+    noise = torch.randn(1500, generator=generator)
+    targets = torch.sin(2 * inputs[:, 0]) + inputs[:, 1] * inputs[:, 2] / 2 + (0.1 + 0.4 * inputs[:, 0].abs()) * noise
+    return _split(inputs, targets[:, None], 500, seed)
+
+
+DATA: dict[str, Callable[[int], Table]] = {"diabetes": diabetes, "generated": generated}
+"""The data sets by name."""
+
+
+def _split(inputs: Tensor, targets: Tensor, count: int, seed: int) -> Table:
+    """Set examples aside for testing, and give every column of the others mean 0 and variance 1."""
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
+    test, train = order[:count], order[count:]
+    inputs, targets = (_standardized(part, train) for part in (inputs, targets))
+    return Table((inputs[train], targets[train]), (inputs[test], targets[test]))
+
+
+def _standardized(columns: Tensor, train: Tensor) -> Tensor:
+    deviation, mean = torch.std_mean(columns[train], 0)
+    return (columns - mean) / deviation

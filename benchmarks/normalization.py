@@ -48,8 +48,16 @@ COLUMNS = {
 }
 """What is told of them."""
 
-MODES = ("eager", "compiled")
+MODES: dict[str, dict[str, Any]] = {
+    "eager": {},
+    "compiled": {"compile": True},
+    "graph": {"graph": True},
+    "compiled-graph": {"compile": True, "graph": True},
+}
+"""How a step is run, as settings of `momentprop train`; graphs are for a GPU."""
+
 BATCH = 128
+WARM_UP = 4  # steps, which compile, record, and let the device choose its algorithms
 
 _NOTES = (
     f"A training step of the CIFAR-10 network with batches of {BATCH}: medians over rounds in which the variants take "
@@ -60,15 +68,18 @@ _NOTES = (
 
 def main() -> None:
     """Measure, print the table, and write it down."""
-    options = _arguments()
-    found = {
-        f"{method}, {mode}": measure(method, mode == "compiled", options)
-        for method in METHODS
-        for mode in options.modes
-    }
-    about = {"torch": torch.__version__, "rounds": options.rounds, "steps": options.steps}
-    path = options.out / "normalization.json"
+    options = arguments(__doc__)
+    found = {f"{method}, {mode}": measure(method, mode, options) for method in METHODS for mode in options.modes}
+    print(record("normalization", found, options, markdown))
+
+
+def record(
+    name: str, found: dict[str, Any], options: argparse.Namespace, markdown: Callable[[dict[str, Any]], str]
+) -> str:
+    """Write the cases of a device to a file, beside those of others that it has, and the table of all to another."""
+    path = options.out / f"{name}.json"
     data = json.loads(path.read_text()) if path.exists() else {}
+    about = {"torch": torch.__version__, "rounds": options.rounds, "steps": options.steps}
     device = _device(options.device)
     before = data.get(device, {}).get("cases", {})
     data[device] = {**about, "cases": {**before, **found}}
@@ -76,17 +87,21 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(data, indent=1) + "\n")
     path.with_suffix(".md").write_text(text + "\n")
-    print(text)
+    return text
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def arguments(description: str | None) -> argparse.Namespace:
+    """What the caller chooses."""
+    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
+    parser.add_argument("--modes", nargs="+", choices=MODES, help="by default all that the device has")
     parser.add_argument("--rounds", type=int, default=15, help="how often each variant has its turn")
     parser.add_argument("--steps", type=int, default=20, help="training steps in a turn")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.modes is None:
+        options.modes = list(MODES)[: None if processes(options.device).device.type == "cuda" else 2]
+    return options
 
 
 def _device(name: str) -> str:
@@ -97,18 +112,18 @@ def _device(name: str) -> str:
     return f"CPU ({platform.machine()}, {threads} thread{'s' * (threads > 1)})"
 
 
-def measure(method: str, compiled: bool, options: argparse.Namespace) -> dict[str, Any]:
+def measure(method: str, mode: str, options: argparse.Namespace) -> dict[str, Any]:
     """The milliseconds of a step of each variant, and the quartiles of its ratio to that without normalization."""
     torch.compiler.reset()
-    steps = {variant: stepper(method, variant, compiled, options.device) for variant in VARIANTS}
+    steps = {variant: stepper(method, variant, mode, options.device) for variant in VARIANTS}
     for step in steps.values():
-        timed(step, 2)  # compiles, and lets the device choose its algorithms
+        timed(step, WARM_UP)
     rounds = [{variant: timed(step, options.steps) for variant, step in steps.items()} for _ in range(options.rounds)]
     ratios = {variant: [each[variant] / each["none"] for each in rounds] for variant in VARIANTS}
     ratios["statistics"] = [(each["analytic"] - each["affine"]) / each["none"] for each in rounds]
     return {
-        "milliseconds": {name: _rounded(1e3 * statistics.median(each[name] for each in rounds)) for name in VARIANTS},
-        "ratio": {name: [_rounded(x) for x in _quartiles(ratios[name])] for name in COLUMNS},
+        "milliseconds": {name: rounded(1e3 * statistics.median(each[name] for each in rounds)) for name in VARIANTS},
+        "ratio": {name: [rounded(x) for x in quartiles(ratios[name])] for name in COLUMNS},
     }
 
 
@@ -124,10 +139,11 @@ class Affine(nn.Module):
         return torch.addcmul(self.bias, input, self.weight)
 
 
-def stepper(method: str, variant: str, compiled: bool, device: str) -> Callable[[], None]:
+def stepper(method: str, variant: str, mode: str, device: str) -> Callable[[], None]:
     """A function that makes one training step."""
     norm = VARIANTS[variant]
-    config = Config(network="cifar", norm=norm, compile=compiled, device=device, batch_size=BATCH, **METHODS[method])
+    given = {**METHODS[method], **MODES[mode]}
+    config = Config(network="cifar", norm=norm, device=device, batch_size=BATCH, **given)
     pixels = torch.randint(256, (4 * BATCH, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     split = Split(pixels, torch.arange(len(pixels)) % 10)
     training = Dataset("random", tuple("0123456789"), split, split).normalized().train
@@ -171,18 +187,20 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
-def _quartiles(numbers: list[float]) -> list[float]:
+def quartiles(numbers: list[float]) -> list[float]:
+    """The quartiles; one number is all of them."""
     return [numbers[0]] * 3 if len(numbers) == 1 else statistics.quantiles(numbers, n=4, method="inclusive")
 
 
-def _rounded(x: float) -> float:
+def rounded(x: float) -> float:
+    """As a file has it."""
     return float(f"{x:.4g}")
 
 
 def markdown(data: dict[str, Any]) -> str:
     """The table of all devices."""
     rows = [
-        [device, about["torch"], case, f"{found['milliseconds']['none']:.3g} ms", *map(_shown, found["ratio"].values())]
+        [device, about["torch"], case, f"{found['milliseconds']['none']:.3g} ms", *map(shown, found["ratio"].values())]
         for device, about in data.items()
         for case, found in about["cases"].items()
     ]
@@ -190,8 +208,9 @@ def markdown(data: dict[str, Any]) -> str:
     return "\n\n".join(["# The cost of normalization", _NOTES, table(head, rows)])
 
 
-def _shown(quartiles: list[float]) -> str:
-    low, median, high = quartiles
+def shown(found: list[float]) -> str:
+    """The quartiles in a table."""
+    low, median, high = found
     return f"{median:.3f} ({low:.3f} to {high:.3f})"
 
 

@@ -1,0 +1,73 @@
+"""The relative time of a training step: standard, with batch normalization, by AP2, and with analytic normalization.
+
+The paper tells 1, 1.5, 3 and 6. The steps are those of `benchmarks/normalization.py`, of which this takes four: the
+CIFAR-10 network, of which AP2 propagates dropout of 0.2. They take turns, round by round, so that they share whatever
+else the machine does; what is told is the median over rounds, relative to the standard step.
+
+    python benchmarks/training_step.py            # on a GPU, or on the CPU if there is none
+    python benchmarks/training_step.py --device cpu --modes eager --rounds 5 --steps 1
+
+The numbers go to `results/benchmarks/training-step.json`, with those of other devices and modes that are there already,
+and the table to `training-step.md`.
+"""
+
+import argparse
+import statistics
+from typing import Any
+
+import torch
+from normalization import BATCH, WARM_UP, arguments, quartiles, record, rounded, shown, stepper, timed
+
+from momentprop.tables import table
+
+STEPS = {
+    "standard": ("standard", "none"),
+    "BN": ("standard", "batch"),
+    "AP2": ("AP2", "none"),
+    "AP2 with analytic norm": ("AP2", "analytic"),
+}
+"""The method and the variant of each kind of step, as `normalization` has them."""
+
+PRINTED = {"BN": 1.5, "AP2": 3.0, "AP2 with analytic norm": 6.0}
+"""The paper's ratios to the standard step."""
+
+_NOTES = (
+    f"A training step of the CIFAR-10 network with batches of {BATCH}, relative to a standard step: medians over "
+    "rounds in which all take turns, and in brackets the quartiles."
+)
+
+
+def main() -> None:
+    """Measure, print the table, and write it down."""
+    options = arguments(__doc__)
+    found = {mode: measure(mode, options) for mode in options.modes}
+    print(record("training-step", found, options, markdown))
+
+
+def measure(mode: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The milliseconds of each step, and the quartiles of its ratio to the standard one."""
+    torch.compiler.reset()
+    steps = {name: stepper(*choice, mode, options.device) for name, choice in STEPS.items()}
+    for step in steps.values():
+        timed(step, WARM_UP)
+    rounds = [{name: timed(step, options.steps) for name, step in steps.items()} for _ in range(options.rounds)]
+    ratios = {name: quartiles([each[name] / each["standard"] for each in rounds]) for name in PRINTED}
+    return {
+        "milliseconds": {name: rounded(1e3 * statistics.median(each[name] for each in rounds)) for name in STEPS},
+        "ratio": {name: [rounded(x) for x in found] for name, found in ratios.items()},
+    }
+
+
+def markdown(data: dict[str, Any]) -> str:
+    """The table of all devices, below the paper's row."""
+    rows = [["the paper", "", "", "1", *(f"{ratio:g}" for ratio in PRINTED.values())]]
+    for device, about in data.items():
+        for mode, found in about["cases"].items():
+            standard = f"1 ({found['milliseconds']['standard']:.3g} ms)"
+            rows.append([device, about["torch"], mode, standard, *map(shown, found["ratio"].values())])
+    head = ("device", "torch", "mode", *STEPS)
+    return "\n\n".join(["# The relative time of a training step", _NOTES, table(head, rows)])
+
+
+if __name__ == "__main__":
+    main()

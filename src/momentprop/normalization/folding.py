@@ -74,9 +74,12 @@ def _batch_norm(norm: AnalyticNorm, normalizer: Normalizer, dims: int) -> nn.Mod
     """A batch normalization that does what an analytic one does now."""
     if dims not in _BATCH_NORMS or (norm.dim != 1 and dims > 2):
         raise UserError("a normalization of the last of several dimensions can only be folded into the layer before it")
-    made: Any = _BATCH_NORMS[dims](norm.channels, eps=0.0).to(normalizer.scale.device, normalizer.scale.dtype)
-    made.weight.copy_(normalizer.scale)
-    made.bias.copy_(normalizer.shift)
+    made: Any = _BATCH_NORMS[dims](norm.channels, eps=norm.eps).to(normalizer.scale.device, normalizer.scale.dtype)
+    made.running_mean.copy_(normalizer.mean)
+    made.running_var.copy_(normalizer.variance)
+    if norm.weight is not None and norm.bias is not None:
+        made.weight.copy_(norm.weight)
+        made.bias.copy_(norm.bias)
     return made.eval()  # type: ignore[no-any-return]
 
 

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from momentprop.calibration import Calibration
-from momentprop.calibration.calibration import FAMILIES
-from momentprop.calibration.factors import Corrections
+from momentprop.calibration.wrapper import Calibrated
 from momentprop.normalization.pixel import evaluating
-from momentprop.propagate import Recording, prepared, propagate
+from momentprop.propagate import propagate
 from momentprop.training.config import Settings
 from momentprop.training.distributed import Ranks
 from momentprop.training.examples import Examples
@@ -61,11 +60,7 @@ def _moments(
     """AP2, with the corrections of a calibration of these weights or, in the training, of some that they had before."""
     if calibration is None:
         return propagate(model, given, family=settings.family, input_variance=input_variance, dropout=dropout)  # type: ignore[arg-type]
-    kind = FAMILIES[settings.family]
-    recording = Recording(model, kind, False)
-    watcher = Corrections(calibration.places, calibration.features, calibration.noise.levels, calibration.numbers)
-    with prepared(model, (given,), {}, kind, recording, input_variance, dropout, None, None, watcher) as run:
-        return run()[0]
+    return Calibrated(model, calibration, input_variance, dropout)(given)  # whichever weights were calibrated
 
 
 @torch.no_grad()

@@ -194,6 +194,14 @@ def test_all_of_one_seed_is_trained_first_and_of_these_the_longest(monkeypatch):
     assert {name.split("-")[2] for name in names[:4]} == {"ap2", "calibrated"}
 
 
+def test_a_network_of_which_no_seed_is_done_is_told(quick_deep):
+    data = quick_deep[2].data
+    assert data["missing"] == []
+    assert "Not complete" not in quick_deep[2].markdown
+    told = stability_deep_report.markdown("x", {**data, "missing": ["cifar"]})
+    assert "Not complete: no seed of the CIFAR network is done" in told
+
+
 def test_an_answer_counts_the_claims_that_hold():
     accuracy = {"each": [[0.5, 0.5], [0.4, 0.6]]}
     better = {"each": [[0.9, 0.9], [0.8, 0.9]]}

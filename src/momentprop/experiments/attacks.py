@@ -4,6 +4,7 @@ An attack lowers the log-likelihood $\log q(y^*\,|\,x)$ of the true class by the
 none hides behind a gradient that is not its own.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -50,7 +51,7 @@ def by_draws(model: nn.Module, variance: float, draws: int) -> LogPosterior:
         repeated = x.expand(draws, *x.shape).flatten(0, 1)
         noisy = torch.add(repeated, torch.randn_like(repeated), alpha=variance**0.5)
         logits: Tensor = model(Sample.of(noisy)).loc.unflatten(0, (draws, len(x)))
-        return logits.log_softmax(-1).logsumexp(0) - torch.tensor(float(draws)).log().to(x)
+        return logits.log_softmax(-1).logsumexp(0) - math.log(draws)
 
     return log_posterior
 

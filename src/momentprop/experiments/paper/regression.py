@@ -6,6 +6,7 @@ is that of the mean under input noise and dropout, plus the mean of the variance
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,8 +162,7 @@ def _of_draws(means: Tensor, variances: Tensor) -> Normal:
 def _mixture_nll(means: Tensor, variances: Tensor, targets: Tensor) -> float:
     """Of the mixture of the normal distributions that the draws predict."""
     losses = gaussian_nll(means, targets.expand_as(means), variances)
-    count = torch.tensor(float(len(means)))
-    return float((count.log() - (-losses).logsumexp(0)).mean())
+    return math.log(len(means)) - float((-losses).logsumexp(0).mean())
 
 
 def scores(told: Normal, targets: Tensor) -> dict[str, float]:

@@ -57,7 +57,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Result:
     wanted = {name: config for each in trials.values() for name, config in each.runs(options.device).items()}
     left = complete(dict(sorted(wanted.items(), key=_urgency)), folder, options)
     measured = {name: each.measure(folder, options) for name, each in trials.items()}
-    data = {
+    data: dict[str, Any] = {
         "variance": VARIANCE,
         "networks": {
             name: {**each.results(measured[name]), "wanted": each.effort.seeds}
@@ -65,6 +65,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Result:
             if each.seeds(measured[name]) > 0
         },
     }
+    data["missing"] = [name for name in trials if name not in data["networks"]]
     if not data["networks"]:
         raise UserError(
             f"{len(left)} of {len(wanted)} networks are not trained yet: the same command goes on with them"

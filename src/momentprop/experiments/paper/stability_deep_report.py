@@ -55,6 +55,9 @@ _OTHERS = (
 def markdown(title: str, data: dict[str, Any]) -> str:
     """The whole text."""
     parts = [f"# {title}", _setting(data), "**In short**", _answers(data)]
+    if data["missing"]:
+        names = ", ".join(_NAMES[name] for name in data["missing"])
+        parts.append(f"Not complete: no seed of the {names} is done; the same command goes on.")
     for name, found in data["networks"].items():
         parts += [f"## {_NAMES[name]} on {found['data']}", _about(found)]
         parts += [claims(found, (*_SCALES, *_CALIBRATION, *_OTHERS)), *tables(found)]

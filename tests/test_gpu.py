@@ -109,10 +109,10 @@ def _trained(out: Path, *epochs: int, **settings: Any) -> list[torch.Tensor]:
     return [parameter.detach() for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize("method", ["ap1", "ap2"])
+@pytest.mark.parametrize("settings", [{"method": "ap1"}, {}, {"loss": "expected"}, {"calibrate_every": 1}], ids=str)
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_a_recorded_step_is_the_eager_step(method: str, optimizer: str, tmp_path: Path) -> None:
-    settings = {"method": method, "optimizer": optimizer}
+def test_a_recorded_step_is_the_eager_step(settings: dict[str, Any], optimizer: str, tmp_path: Path) -> None:
+    settings = {**settings, "optimizer": optimizer}
     eager = _trained(tmp_path / "eager", 3, **settings)
     recorded = _trained(tmp_path / "recorded", 3, graph=True, **settings)
     torch.testing.assert_close(recorded, eager, rtol=1e-6, atol=1e-8)

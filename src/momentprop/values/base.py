@@ -187,7 +187,9 @@ def as_tensor(given: Any, name: str) -> Tensor:
 
 
 def may_look_at(tensor: Tensor, validate_args: bool | None) -> bool:
-    """Whether a check may read this tensor's data: never while tracing or under `torch.func` transforms."""
+    """Whether a check may read this tensor's data: never while tracing, recording, or under `torch.func` transforms."""
     if not (_VALIDATE[0] if validate_args is None else validate_args) or torch.compiler.is_compiling():
+        return False
+    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     return tensor.device.type != "meta" and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)

@@ -23,8 +23,11 @@ _NETWORKS: dict[str, dict[str, Any]] = {
     "batch-norm": {"activation": "logistic", "method": "ap1", "norm": "bn"},
     "noise-drawn": {"activation": "logistic", "method": "sample", "input_variance": VARIANCE},
     "bernoulli-ap2": {"activation": "bernoulli", "method": "ap2", "family": "fitted", "input_variance": VARIANCE},
+    "bernoulli-expected": {
+        "activation": "bernoulli", "method": "ap2", "family": "fitted", "input_variance": VARIANCE, "loss": "expected"
+    },
     "bernoulli-drawn": {"activation": "bernoulli", "method": "sample", "input_variance": VARIANCE},
-}
+}  # fmt: skip
 _TRIED = {
     name: ("AP2", "sampling", "AP1") if name.startswith("bernoulli") else ("AP1",) for name in _NETWORKS
 }  # a transform has no noise of its own

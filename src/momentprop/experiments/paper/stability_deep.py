@@ -25,9 +25,11 @@ _KINDS: dict[str, dict[str, Any]] = {
     "batch-norm": {"method": "ap1", "norm": "bn"},
     "noise-drawn": {"method": "sample", "input_variance": VARIANCE},
     "noise-ap2": {"input_variance": VARIANCE},
+    "noise-expected": {"input_variance": VARIANCE, "loss": "expected"},
     "noise-calibrated": {"input_variance": VARIANCE, "calibrate_every": 1},
     "bernoulli-drawn": {**_BERNOULLI, "method": "sample"},
     "bernoulli-ap2": _BERNOULLI,
+    "bernoulli-expected": {**_BERNOULLI, "loss": "expected"},
     "bernoulli-calibrated": {**_BERNOULLI, "calibrate_every": 1},
 }
 _TRIED = {
@@ -35,9 +37,11 @@ _TRIED = {
     "batch-norm": ("AP1",),
     "noise-drawn": ("AP1",),
     "noise-ap2": ("AP2", "AP1"),
+    "noise-expected": ("AP2", "AP1"),
     "noise-calibrated": (CALIBRATED, "AP1"),
     "bernoulli-drawn": ("sampling", "AP1"),
     "bernoulli-ap2": ("AP2", "AP1"),
+    "bernoulli-expected": ("AP2", "AP1"),
     "bernoulli-calibrated": (CALIBRATED, "AP1"),
 }
 

@@ -8,6 +8,7 @@ from momentprop.experiments.paper.stability_report import (
     CHANGES,
     ON_CLAIMS,
     ON_LEVELS,
+    ON_LOSS,
     claims,
     commands,
     curve,
@@ -28,6 +29,7 @@ _STANDARD, _NORMALIZED, _DRAWN = "standard, AP1", "batch-norm, AP1", "noise-draw
 _NOISE, _NOISE_CALIBRATED = "noise-ap2, AP2", f"noise-calibrated, {CALIBRATED}"
 _UNITS, _UNITS_CALIBRATED = "bernoulli-ap2, AP2", f"bernoulli-calibrated, {CALIBRATED}"
 _UNITS_DRAWN = "bernoulli-drawn, sampling"
+_NOISE_EXPECTED, _UNITS_EXPECTED = "noise-expected, AP2", "bernoulli-expected, AP2"
 
 _SCALES = (
     ("trained by AP2 for noisy inputs, it withstands noise better than the standard one", "noise", _NOISE, _STANDARD),
@@ -42,6 +44,13 @@ _CALIBRATION = (
     ("and projected gradient descent", "pgd", _NOISE_CALIBRATED, _NOISE),
     ("calibration in the training makes Bernoulli units withstand noise better", "noise", _UNITS_CALIBRATED, _UNITS),
     ("and projected gradient descent", "pgd", _UNITS_CALIBRATED, _UNITS),
+)  # fmt: skip
+_EXPECTED = (
+    ("the mean of the loss makes AP2 for noisy inputs withstand noise better", "noise", _NOISE_EXPECTED, _NOISE),
+    ("and projected gradient descent", "pgd", _NOISE_EXPECTED, _NOISE),
+    ("the mean of the loss makes Bernoulli units trained by AP2 withstand noise better", "noise", _UNITS_EXPECTED,
+     _UNITS),
+    ("and projected gradient descent", "pgd", _UNITS_EXPECTED, _UNITS),
 )  # fmt: skip
 _OTHERS = (
     ("AP2 for noisy inputs withstands noise better than the same noise drawn in the training", "noise", _NOISE, _DRAWN),
@@ -60,7 +69,7 @@ def markdown(title: str, data: dict[str, Any]) -> str:
         parts.append(f"Not complete: no seed of the {names} is done; the same command goes on.")
     for name, found in data["networks"].items():
         parts += [f"## {_NAMES[name]} on {found['data']}", _about(found)]
-        parts += [claims(found, (*_SCALES, *_CALIBRATION, *_OTHERS)), *tables(found)]
+        parts += [claims(found, (*_SCALES, *_CALIBRATION, *_EXPECTED, *_OTHERS)), *tables(found)]
     return "\n\n".join([*parts, "## How to read and to repeat it", ON_CLAIMS, *_commands(data["networks"])])
 
 
@@ -80,7 +89,7 @@ def _setting(data: dict[str, Any]) -> str:
         f"All networks of a kind begin at the same point and see the images in the same order. Those that expect noise "
         f"on their input are trained for variance {data['variance']:g}: drawn, or by AP2, which in the calibrated ones "
         "corrects its variances by a factor for every channel, fitted anew after every epoch to 100 draws on 64 "
-        f"training images. They are tried by the method that they were trained by, and by AP1. {ON_LEVELS}"
+        f"training images. {ON_LOSS} They are tried by the method that they were trained by, and by AP1. {ON_LEVELS}"
     )
 
 
@@ -95,7 +104,8 @@ def _answers(data: dict[str, Any]) -> str:
     """Whether it scales, and what calibration in the training does, for each network in a sentence."""
     return "\n".join(
         f"* {_NAMES[name]}: {_answer('AP2 is more stable than the standard network', found, _SCALES)}; "
-        f"{_answer('calibration in the training helps', found, _CALIBRATION)}."
+        f"{_answer('calibration in the training helps', found, _CALIBRATION)}; "
+        f"{_answer('the mean of the loss helps', found, _EXPECTED)}."
         for name, found in data["networks"].items()
     )
 
@@ -127,5 +137,8 @@ def _plot(figure: "Figure", networks: dict[str, Any]) -> None:
     figure.legend(lines, names, loc="outside lower center", ncols=2)
 
 
-_SHOWN = {_STANDARD, _NORMALIZED, _DRAWN, _NOISE, _NOISE_CALIBRATED, _UNITS, _UNITS_CALIBRATED, _UNITS_DRAWN}
+_SHOWN = {
+    *(_STANDARD, _NORMALIZED, _DRAWN, _NOISE, _NOISE_CALIBRATED, _NOISE_EXPECTED),
+    *(_UNITS, _UNITS_CALIBRATED, _UNITS_EXPECTED, _UNITS_DRAWN),
+}
 """The curves in the figure: every network by the method it was trained by."""

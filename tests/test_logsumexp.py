@@ -90,6 +90,24 @@ def test_many_equal_elements_have_the_stated_error(n: int, of_mean: float, of_de
         assert by_deviation < of_deviation
 
 
+@pytest.mark.parametrize("scale", [0.1, 1.0, 10.0, 100.0])
+@pytest.mark.parametrize("ahead", [6, 10])
+def test_what_a_sure_winner_has_in_excess_is_known_to_a_percent_and_so_are_its_gradients(
+    ahead: int, scale: float
+) -> None:
+    rng = np.random.default_rng(ahead)
+    mean, variance = math.sqrt(scale) * rng.normal(size=10), scale * 3 ** rng.uniform(-1, 1, 10)
+    mean[0] = mean[1:].max() + ahead * max(1, math.sqrt(scale))
+    parts = [torch.tensor(part).requires_grad_() for part in (mean, variance)]
+    y = Normal(*parts).logsumexp(0).loc
+    loss = _true(mean, variance)[0] - mean[0]  # E[-log p] of the probability p of the winner
+    assert abs(y.item() - mean[0] - loss) < 0.01 * loss + 1e-11
+    by_mean, by_variance = torch.autograd.grad(y, parts)
+    assert abs(by_mean.sum() - 1) < 0.01 * loss + 1e-11
+    assert -1e-11 < 1 - by_mean[0] < loss  # E[1 - p]
+    assert -0.01 * loss - 1e-11 < by_variance[0] < 0.5 * loss + 1e-11  # E[p (1 - p)] / 2
+
+
 def test_two_elements_are_a_softplus_of_their_difference() -> None:
     z = torch.linspace(-9, 9, 2001, dtype=torch.float64)
     weight = torch.softmax(-z * z / 2, 0)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.logistic import COARSE, logistic_expectations
-from momentprop.kernels.softmax import against_rivals, one_hot, present, without_own
+from momentprop.kernels.softmax import against_rivals, one_hot, present, step, without_own
 
 _NEAR = 1.0  # variance of scores up to which the second order of the mean is blended in
 _SERIES = 0.5  # variance up to which three terms of a series are exact to 0.5 %
@@ -89,8 +89,7 @@ def weights(scores: Scores) -> Weights:
 
     tilt = 0.5 * variance if scores.private is None else 0.5 * variance - _softmax(mean) * scores.private
     typical = _sum(torch.softmax(0.5 * mean + 0.25 * variance, -1) * variance)  # of keys that count
-    blend = (typical / _NEAR).clamp(max=1.0)
-    blend = blend * blend * (3 - 2 * blend)
+    blend = step(typical / _NEAR)
     average = torch.where(absent, 0.0, blend * (first / (1 + excess)) + (1 - blend) * _softmax(mean + tilt))
 
     steepness = _sum(slope).clamp(min=torch.finfo(mean.dtype).tiny ** 0.5)

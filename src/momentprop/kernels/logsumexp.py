@@ -16,7 +16,7 @@ from momentprop.kernels.constants import constant
 from momentprop.kernels.fuse import Moments
 from momentprop.kernels.nodes import legendre
 from momentprop.kernels.race import FINE, finish, tracked
-from momentprop.kernels.softmax import present
+from momentprop.kernels.softmax import present, step
 
 _EULER = 0.5772156649015329  # the mean of the noise
 _NODES = tuple(zip(*legendre(24), strict=True))
@@ -29,25 +29,39 @@ def logsumexp(mean: Tensor, variance: Tensor) -> Moments:
     peak = mean.amax(-1).detach()
     mean, variance, absent = present(mean, variance)
     (by_race, spread), (near, narrow, share) = _race(mean, variance, absent), concentrated(mean, variance)
-    blend = (share / _NEARLY_CERTAIN).clamp(max=1.0)
-    blend = blend * blend * (3 - 2 * blend)
+    blend = step(share / _NEARLY_CERTAIN)
     return Moments(peak + blend * by_race + (1 - blend) * near, blend * spread + (1 - blend) * narrow)
 
 
 def _race(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
     r"""$E(T - a) = \int_a^\infty P(T > t)\,dt$ and $E(T - a)^2 = 2\int_a^\infty (t - a) P(T > t)\,dt$.
 
-    The start $a$ is one at which $P(T \le t)$ is negligible.
+    The start $a$ is one at which $P(T \le t)$ is negligible. Where so is that of the runner with the largest mean, its
+    own moments, which are known, take the place of their quadratures: what a sure winner has depends on nothing else.
     """
     start, track = tracked(mean, variance, depth=20.0, rest=1e-9)
     x, weight = constant(_NODES, mean)
     offset, slope = track.at(x)
     gap = mean.unsqueeze(-2) - (start + offset).unsqueeze(-1)  # shape: (..., nodes, entries)
     log_below, _ = finish(gap, variance.unsqueeze(-2).expand_as(gap), precision=FINE)
-    late = -torch.expm1(torch.where(absent.unsqueeze(-2), 0.0, log_below).sum(-1)) * weight * slope
-    first, second = late.sum(-1), 2 * (offset * late).sum(-1)
+    log_below = torch.where(absent.unsqueeze(-2), 0.0, log_below)
+    lead = mean.argmax(-1, keepdim=True)
+    alone = log_below.take_along_dim(lead.unsqueeze(-2), -1).squeeze(-1)
+    first, second = _integrals(log_below.sum(-1), offset, weight * slope)
+    first_alone, second_alone = _integrals(alone, offset, weight * slope)
+    known = (mean.take_along_dim(lead, -1) - start).squeeze(-1) + _EULER
+    spread = variance.take_along_dim(lead, -1).squeeze(-1) + math.pi**2 / 6
+    under_way = step((-alone[..., 0].detach() - 11) / 4)  # the race begins at 15 and more
+    first = first + under_way * (known - first_alone)
+    second = second + under_way * (known * known + spread - second_alone)
     # by rounding the difference can be negative where the result is nearly certain
     return start.squeeze(-1) + first - _EULER, (second - first * first - math.pi**2 / 6).clamp(min=0.0)
+
+
+def _integrals(log_below: Tensor, offset: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    r"""$\int P(T > t)\,dt$ and $2\int (t - a) P(T > t)\,dt$ from $\log P(T \le t)$ at the nodes."""
+    late = -torch.expm1(log_below) * weight
+    return late.sum(-1), 2 * (offset * late).sum(-1)
 
 
 def concentrated(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:

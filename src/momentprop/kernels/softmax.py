@@ -56,8 +56,7 @@ def softmax(mean: Tensor, variance: Tensor) -> Moments:
     parts = q * q * variance
     others = parts.sum(-1, keepdim=True) - parts
     first_order = q * q * (variance * complement * complement + others)
-    blend = (variance.amax(-1, keepdim=True) / 0.02).clamp(max=1.0)
-    blend = blend * blend * (3 - 2 * blend)
+    blend = step(variance.amax(-1, keepdim=True) / 0.02)
     # by rounding or the error of the quadrature a difference can leave the range that a variance has in [0, 1]
     exact = torch.minimum(exact.clamp(min=0.0), q * complement)
     return Moments(q, blend * exact + (1 - blend) * first_order)
@@ -93,6 +92,12 @@ def against_rivals(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tens
     spread = torch.log1p(without_own(weights * weights * torch.expm1(v.clamp(max=40.0))) / others / others)
     rival = (others.log() + peak - 0.5 * spread) / b
     return mean - rival, variance + spread / (b * b)
+
+
+def step(x: Tensor) -> Tensor:
+    """From 0 at 0 to 1 at 1, smoothly, and constant beyond."""
+    x = x.clamp(0.0, 1.0)
+    return x * x * (3 - 2 * x)
 
 
 def present(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -21,7 +21,7 @@ def logsumexp(input: Normal, dim: int | Sequence[int], keepdim: bool = False) ->
     $E[-\log\mathrm{softmax}(X)_y]$, an upper bound of that of the class posterior.
 
     Error: 3e-4 of $\sigma'$ in mean and deviation for up to 100 elements; for 1000 equal ones 1e-3 and 0.01, for 10,000
-    0.01 and 0.2
+    0.01 and 0.2; of a sure winner's expected cross-entropy 1 %
     Source: the Gumbel race; Fenton and Wilkinson
     """
 

@@ -69,7 +69,7 @@ def markdown(title: str, data: dict[str, Any]) -> str:
         parts.append(f"Not complete: no seed of the {names} is done; the same command goes on.")
     for name, found in data["networks"].items():
         parts += [f"## {_NAMES[name]} on {found['data']}", _about(found)]
-        parts += [claims(found, (*_SCALES, *_CALIBRATION, *_EXPECTED, *_OTHERS)), *tables(found)]
+        parts += [claims(found, (*_SCALES, *_CALIBRATION, *_EXPECTED, *_OTHERS)), *tables(found, _SHOWN)]
     return "\n\n".join([*parts, "## How to read and to repeat it", ON_CLAIMS, *_commands(data["networks"])])
 
 

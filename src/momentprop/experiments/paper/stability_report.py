@@ -1,7 +1,7 @@
 """The stability of networks in words, tables and curves; what is said follows from the numbers."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 NETWORKS = {
     "standard": "standard",
     "batch-norm": "batch normalization",
-    "noise-drawn": "standard, input noise drawn in training",
-    "noise-ap2": "input noise by AP2 in training",
-    "noise-expected": "input noise by AP2, mean of the loss",
-    "noise-calibrated": "input noise by calibrated AP2",
-    "bernoulli-ap2": "Bernoulli units trained by AP2",
-    "bernoulli-expected": "Bernoulli units by AP2, mean of the loss",
-    "bernoulli-calibrated": "Bernoulli units by calibrated AP2",
-    "bernoulli-drawn": "Bernoulli units trained by sampling",
+    "noise-drawn": "input noise drawn",
+    "noise-ap2": "input noise by AP2",
+    "noise-expected": "input noise by AP2, mean loss",
+    "noise-calibrated": "input noise, calibrated",
+    "bernoulli-ap2": "Bernoulli by AP2",
+    "bernoulli-expected": "Bernoulli by AP2, mean loss",
+    "bernoulli-calibrated": "Bernoulli, calibrated",
+    "bernoulli-drawn": "Bernoulli drawn",
 }
-"""The networks of this experiment and of the deeper ones, in words."""
+"""The networks of this experiment and of the deeper ones, by what the training does with their noise."""
 
 CHANGES = {"noise": "Gaussian noise", "fgsm": "Gradient sign", "pgd": "Projected gradient descent, 10 steps"}
 LEVELS = {"noise": "noise", "fgsm": "attacks", "pgd": "attacks"}
@@ -72,12 +72,12 @@ def markdown(title: str, data: dict[str, Any]) -> str:
     )
 
 
-def tables(data: dict[str, Any]) -> list[str]:
-    """The accuracies and the odds."""
+def tables(data: dict[str, Any], odds_of: Collection[str] | None = None) -> list[str]:
+    """The accuracies of all curves, and the odds of all or of some."""
     parts = []
     for change, name in CHANGES.items():
         parts += [f"**{name}: accuracy**", _accuracies(data, change)]
-    return [*parts, "**Odds of the errors**", _odds(data)]
+    return [*parts, "**Odds of the errors**", _odds(data, odds_of or data["curves"])]
 
 
 def commands(data: dict[str, Any]) -> str:
@@ -102,8 +102,8 @@ ON_LEVELS = (
 )
 
 ON_LOSS = (
-    "By AP2 a training minimizes the loss of the mean prediction, and where it is said so (`--loss expected`) the mean "
-    "of the loss, as a training by drawn noise does."
+    "By AP2 a training minimizes the loss of the mean prediction, and where 'mean loss' is said (`--loss expected`) the "
+    "mean of the loss, as a training by drawn noise does."
 )
 
 
@@ -197,11 +197,12 @@ def _accuracy(found: dict[str, Any], i: int) -> str:
     return f"{100 * found['mean'][i]:.1f}" + ("" if spread is None else f" ± {100 * spread:.1f}")
 
 
-def _odds(data: dict[str, Any]) -> str:
+def _odds(data: dict[str, Any], chosen: Collection[str]) -> str:
     columns = [(change, i) for change in CHANGES for i in _shown(data[LEVELS[change]])]
     rows = [
         [_title(name), *(_power(found[change]["odds_of_errors"]["mean"][i]) for change, i in columns)]
         for name, found in data["curves"].items()
+        if name in chosen
     ]
     short = {"noise": "noise", "fgsm": "gradient sign", "pgd": "descent"}
     heads = [f"{short[change]} {data[LEVELS[change]][i]:g}" for change, i in columns]

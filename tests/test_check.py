@@ -408,14 +408,13 @@ def test_a_model_of_transformers_is_checked():
 
 
 @pytest.mark.full
-def test_a_residual_network_takes_less_than_two_minutes():
+def test_a_residual_network_is_checked():
     from tests.architectures import ARCHITECTURES
     from tests.architectures.state import images
 
     model = next(case for case in ARCHITECTURES if case.name == "ResNet-18").build()
     report = check(model, images(16, 64), input_variance=0.01)
     assert report["output"].methods["ap2"].eps_mean < 0.2 * report["output"].methods["ap1"].eps_mean
-    assert report.seconds < 120
 
 
 # Methods

@@ -102,8 +102,8 @@ ON_LEVELS = (
 )
 
 ON_LOSS = (
-    "By AP2 a training minimizes the loss of the mean prediction, and where 'mean loss' is said (`--loss expected`) the "
-    "mean of the loss, as a training by drawn noise does."
+    "By AP2 a training minimizes the loss of the mean prediction, and where 'mean loss' is said (`--loss expected`) "
+    "the mean of the loss, as a training by drawn noise does."
 )
 
 

@@ -18,16 +18,15 @@ TITLE = "Stability: noise and gradient-sign attacks on MLP/MNIST (table, curves)
 VARIANCE = 0.1
 """Of the noise that the networks of random units expect of their input."""
 
+_BERNOULLI = {"activation": "bernoulli", "method": "ap2", "family": "fitted", "input_variance": VARIANCE}
 _NETWORKS: dict[str, dict[str, Any]] = {
     "standard": {"activation": "logistic", "method": "ap1"},
     "batch-norm": {"activation": "logistic", "method": "ap1", "norm": "bn"},
     "noise-drawn": {"activation": "logistic", "method": "sample", "input_variance": VARIANCE},
-    "bernoulli-ap2": {"activation": "bernoulli", "method": "ap2", "family": "fitted", "input_variance": VARIANCE},
-    "bernoulli-expected": {
-        "activation": "bernoulli", "method": "ap2", "family": "fitted", "input_variance": VARIANCE, "loss": "expected"
-    },
+    "bernoulli-ap2": _BERNOULLI,
+    "bernoulli-expected": {**_BERNOULLI, "loss": "expected"},
     "bernoulli-drawn": {"activation": "bernoulli", "method": "sample", "input_variance": VARIANCE},
-}  # fmt: skip
+}
 _TRIED = {
     name: ("AP2", "sampling", "AP1") if name.startswith("bernoulli") else ("AP1",) for name in _NETWORKS
 }  # a transform has no noise of its own

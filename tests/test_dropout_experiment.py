@@ -73,6 +73,8 @@ def test_analytic_dropout_learns_faster_than_sampled_dropout(quick):
         assert found["analytic"]["test"][method]["loss"] < found["sampled"]["test"][method]["loss"]
     assert found["plain"]["test"]["ap1"] == pytest.approx(found["plain"]["test"]["ap2"], rel=1e-3)  # nothing is random
     assert "Not complete" not in quick.markdown
+    after_two = [running(found["plain"][f"validation_{name}"])[1] for name in ("accuracy", "loss")]
+    assert f"| {after_two[0]:.1%}, {after_two[1]:.2f}" in quick.markdown  # beside that of the end, for each way
 
 
 def test_a_network_that_was_trained_anew_is_tested_anew(tmp_path, monkeypatch):

@@ -14,15 +14,12 @@ from momentprop.training.distributed import processes
 from momentprop.training.examples import Pairs
 from momentprop.training.loop import Trainer
 from momentprop.user_error import UserError
+from tests.killing import Killed, killed_after
 
 SETTINGS = Settings(
     method="ap2", epochs=4, batch_size=16, learning_rate=0.01, input_variance=0.5, calibrate_every=2,
     checkpoint_every=3, dtype="float64", device="cpu",
 )  # fmt: skip
-
-
-class _Killed(BaseException):
-    pass
 
 
 def _examples() -> Pairs:
@@ -89,19 +86,9 @@ def test_the_gradient_takes_the_corrections_for_constants():
 
 
 @pytest.mark.parametrize("steps", [0, 1, 4, 8, 10, 13, 19])
-def test_a_run_that_ends_after_any_step_resumes_to_the_same_bits(steps, uninterrupted, tmp_path, monkeypatch):
-    step, done = Trainer.step, []
-
-    def until_killed(self, batch):
-        if len(done) == steps:
-            raise _Killed
-        step(self, batch)
-        done.append(1)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "step", until_killed)
-        with pytest.raises(_Killed):
-            _fit(_model(), out=tmp_path / "run")
+def test_a_run_that_ends_after_any_step_resumes_to_the_same_bits(steps, uninterrupted, tmp_path):
+    with killed_after(steps), pytest.raises(Killed):
+        _fit(_model(), out=tmp_path / "run")
     model = _model()
     history = _fit(model, out=tmp_path / "run", resume=True)
     ours, theirs = model.state_dict(), uninterrupted[0].state_dict()

@@ -18,14 +18,10 @@ from torch import nn
 from momentprop.training import CheckpointError, Config, Settings, fit, load_model, train
 from momentprop.training import checkpoint as checkpoints
 from momentprop.training.checkpoint import Checkpoint, read, write
-from momentprop.training.loop import Trainer
+from tests.killing import Killed, killed_after
 
 FILE = checkpoints.FILE
 NOISY = Settings(method="sample", epochs=3, batch_size=16, checkpoint_every=3, learning_rate=0.01, dtype="float64")
-
-
-class _Killed(BaseException):
-    pass
 
 
 def _examples() -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,19 +56,9 @@ def uninterrupted():
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 4, 5, 6, 9, 14])
-def test_a_run_that_ends_after_any_step_resumes_to_the_same_bits(steps, uninterrupted, tmp_path, monkeypatch):
-    step, done = Trainer.step, []
-
-    def until_killed(self, batch):
-        if len(done) == steps:
-            raise _Killed
-        step(self, batch)
-        done.append(1)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "step", until_killed)
-        with pytest.raises(_Killed):
-            _fit(_model(), tmp_path / "run")
+def test_a_run_that_ends_after_any_step_resumes_to_the_same_bits(steps, uninterrupted, tmp_path):
+    with killed_after(steps), pytest.raises(Killed):
+        _fit(_model(), tmp_path / "run")
     torch.manual_seed(99)  # the generators are in the checkpoint
     model = _model()
     history = _fit(model, tmp_path / "run", resume=True)
@@ -81,22 +67,12 @@ def test_a_run_that_ends_after_any_step_resumes_to_the_same_bits(steps, uninterr
     assert (tmp_path / "run" / "log.csv").read_text().count("\n") == 4
 
 
-def test_a_run_that_is_interrupted_again_and_again_ends_with_the_same_bits(uninterrupted, tmp_path, monkeypatch):
-    step = Trainer.step
+def test_a_run_that_is_interrupted_again_and_again_ends_with_the_same_bits(uninterrupted, tmp_path):
     for _ in range(6):
-        done = []
-
-        def four_steps(self, batch, done=done):
-            if len(done) == 4:
-                raise _Killed
-            step(self, batch)
-            done.append(1)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Trainer, "step", four_steps)
+        with killed_after(4):
             try:
                 _fit(_model(), tmp_path / "run", resume=True)
-            except _Killed:
+            except Killed:
                 continue
         break
     model = _model()
@@ -121,14 +97,14 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_old_one(when, uninterru
     def killed(*given):
         calls.append(given)
         if len(calls) == 12:
-            raise _Killed
+            raise Killed
         return original(*given)
 
     original = os.fsync if when == "write" else os.replace
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync" if when == "write" else "replace", killed)
         patch.setattr(Path, "unlink", lambda *_, **__: None)  # a killed process does not clean up
-        with pytest.raises(_Killed):
+        with pytest.raises(Killed):
             _fit(_model(), out)
     assert list(out.glob(".*"))
     read(out / FILE)

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 import momentprop
 from momentprop import Categorical, Fitted, Logistic, Mean, Normal, Sample
 from momentprop.values import Value
+from momentprop.values.base import may_look_at
 
 FAMILIES = [Normal, Logistic, Fitted]
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -399,3 +401,12 @@ def test_a_module_takes_and_gives_values_in_and_out_of_dynamo():
     found, wanted = torch.compile(model, fullgraph=True, backend="aot_eager")(x), model(x)
     torch.testing.assert_close(found.loc, wanted.loc)
     torch.testing.assert_close(found.variance, wanted.variance)
+
+
+def test_no_check_looks_at_a_tensor_while_a_gpu_records(monkeypatch):
+    with FakeTensorMode():  # which has devices that are not there
+        variance = torch.empty(2, device="cuda")
+        for records in (False, True):
+            monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda records=records: records)
+            assert may_look_at(variance, True) == (not records)
+        assert may_look_at(torch.empty(2), True)

@@ -19,6 +19,7 @@ from momentprop.experiments.paper.dropout_figure import (
 from momentprop.experiments.result import table
 
 _NEAR = 0.99  # of the best accuracy of plain training: when is it reached?
+_SHOWN = (2, 5, 10, 20, 30, 40, 60)  # epochs
 _METHODS = ("ap1", "ap2")
 
 _NOTES = (
@@ -82,6 +83,7 @@ def _section(network: dict[str, Any]) -> Iterator[str]:
         yield table(("question", "p", "paper", "here", "by", "seeds"), [each.row for each in found])
     if done:
         yield _means(done.values())
+        yield _course(done.values(), network["epochs"])
         yield _each(done)
 
 
@@ -190,17 +192,36 @@ def _means(done: Collection[Run]) -> str:
     head = ("", "p", "seeds", "validation accuracy", "validation loss", "training loss", "epochs", *_tested())
     rows = []
     plain = [run for run in done if run["way"] == "plain"]
+    for name, p, group in _groups(done):
+        losses = (_mean([running(run[key])[-1] for run in group]) for key in ("validation_loss", "train_loss"))
+        epochs = _epochs(group, plain)
+        when = NONE if epochs is None else f"{epochs:.0f}"
+        accuracy = _spread([last(run) for run in group])
+        rows.append([name, p, str(len(group)), accuracy, *losses, when, *_tests(group)])
+    return table(head, rows)
+
+
+def _course(done: Collection[Run], epochs: int) -> str:
+    """The validation accuracy and loss of each way and probability after some epochs, over its seeds."""
+    shown = [epoch for epoch in _SHOWN if epoch <= epochs]
+    rows = [
+        [name, p, *(f"{_at(group, 'accuracy', epoch):.1%}, {_at(group, 'loss', epoch):.2f}" for epoch in shown)]
+        for name, p, group in _groups(done)
+    ]
+    return table(("validation accuracy and loss after", "p", *(f"epoch {epoch}" for epoch in shown)), rows)
+
+
+def _at(group: Sequence[Run], what: str, epoch: int) -> float:
+    return statistics.fmean(running(run[f"validation_{what}"])[epoch - 1] for run in group)
+
+
+def _groups(done: Collection[Run]) -> Iterator[tuple[str, str, list[Run]]]:
+    """The runs of each way and probability, and the words for both."""
     for p in (0.0, *probabilities(done)):
         for way in WAYS:
             group = [run for run in done if run["way"] == way and run["dropout"] == p]
             if group:
-                losses = (_mean([running(run[key])[-1] for run in group]) for key in ("validation_loss", "train_loss"))
-                epochs = _epochs(group, plain)
-                when = NONE if epochs is None else f"{epochs:.0f}"
-                label = NONE if p == 0 else f"{p:g}"
-                accuracy = _spread([last(run) for run in group])
-                rows.append([WAYS[way], label, str(len(group)), accuracy, *losses, when, *_tests(group)])
-    return table(head, rows)
+                yield WAYS[way], NONE if p == 0 else f"{p:g}", group
 
 
 def _each(done: dict[str, Run]) -> str:

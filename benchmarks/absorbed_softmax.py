@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop import Categorical, Normal
-from momentprop.check.figures import divergence
+from momentprop.checking.figures import divergence
 from momentprop.functional import class_posterior, linear_posterior
-from momentprop.tables import table
+from momentprop.markdown import table
 
 METHODS = ("race", "fast", "logistic", "simplified", "normal")
 CLASSES, VARIANCES = (2, 10, 100), (0.3, 3.0)

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 import momentprop
 from momentprop import Normal
-from momentprop.check.words import NONE
+from momentprop.checking.words import NONE
 from momentprop.experiments import kept
-from momentprop.monte_carlo import progress
-from momentprop.tables import table
+from momentprop.markdown import table
+from momentprop.sampling import progress
 from momentprop.training.distributed import as_device
 
 NETWORK, VARIANCE = "cifar-lrelu", 0.1

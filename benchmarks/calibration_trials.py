@@ -21,11 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from momentprop import Normal, Sample
-from momentprop.check import figures
+from momentprop.checking import figures
 from momentprop.data import load
 from momentprop.experiments import kept
 from momentprop.functional import class_posterior
-from momentprop.tables import table
+from momentprop.markdown import table
 from momentprop.values import Estimate
 
 MIXING = (nn.Conv2d, nn.AdaptiveAvgPool2d)

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from momentprop.data import Dataset, Split
+from momentprop.markdown import table
 from momentprop.nn import AnalyticNorm
 from momentprop.normalization.layers import detach, replaced
-from momentprop.tables import table
 from momentprop.training.config import Config
 from momentprop.training.distributed import processes
 from momentprop.training.loop import Trainer

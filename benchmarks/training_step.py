@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from normalization import BATCH, WARM_UP, arguments, quartiles, record, rounded, shown, stepper, timed
 
-from momentprop.tables import table
+from momentprop.markdown import table
 
 STEPS = {
     "standard": ("standard", "none"),

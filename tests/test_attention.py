@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from momentprop import Mean, Normal, Sample
-from momentprop.composites import OPENED, opened
+from momentprop.dispatch.composites import OPENED, opened
 from momentprop.kernels import attention as kernels
 from momentprop.kernels import softmax as softmax_kernels
-from momentprop.rules import weights as notes
+from momentprop.rules.attention import notes as notes
 
 LOWEST = torch.finfo(torch.float32).min
 

@@ -30,7 +30,7 @@ from momentprop.nn import (
     StochasticBinary,
     StochasticReLU,
 )
-from momentprop.noises import noise as noise_named
+from momentprop.noise.named import noise as noise_named
 
 NOISES = {
     "logistic": stats.logistic,

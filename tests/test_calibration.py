@@ -16,7 +16,7 @@ from momentprop.calibration import across, factors, regression
 from momentprop.calibration.calibrating import drawn_inputs, together
 from momentprop.calibration.fit import Fitted
 from momentprop.calibration.operations import Place
-from momentprop.context import Watcher
+from momentprop.dispatch.context import Watcher
 from momentprop.propagate import Recording, prepared
 from tests.networks import ConvNet, TransformerBlock, mlp, trained_looking
 
@@ -415,7 +415,7 @@ def test_another_model_is_refused_with_what_differs(deep):
         changed = copy.deepcopy(model)
         propagate(changed, NEW, input_variance=0.1, calibration=calibration)
         change(changed)
-        with pytest.raises(momentprop.user_error.UserError, match=message):
+        with pytest.raises(momentprop.errors.UserError, match=message):
             propagate(changed, NEW, input_variance=0.1, calibration=calibration)
 
 

@@ -112,7 +112,7 @@ def test_a_network_that_is_too_large_for_the_repository_is_left_out_with_a_sente
     (sentence,) = setting.missing(CASES)
     assert sentence.startswith("`resnet18` is left out")
     assert "`momentprop train resnet18 --data cifar10" in sentence
-    with pytest.raises(momentprop.user_error.UserError, match=r"no `vit\.safetensors`"):
+    with pytest.raises(momentprop.errors.UserError, match=r"no `vit\.safetensors`"):
         setting.subject(CASES["vit-0.1"])
 
 

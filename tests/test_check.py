@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 import momentprop
 from momentprop import Normal, check, propagate
-from momentprop.check import figures
-from momentprop.check.methods import functions
-from momentprop.check.ranks import batch_size
-from momentprop.check.units import Picker, leaves
-from momentprop.check.watches import Coverage, Histogram
-from momentprop.monte_carlo import Moments
+from momentprop.checking import figures
+from momentprop.checking.methods import functions
+from momentprop.checking.ranks import batch_size
+from momentprop.checking.units import Picker, leaves
+from momentprop.checking.watches import Coverage, Histogram
+from momentprop.sampling import Moments
 from tests.networks import mlp
 
 X = torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
@@ -482,7 +482,7 @@ def test_too_few_draws_and_running_statistics_are_refused():
 
 
 def test_inputs_are_counted_by_the_first_tensor():
-    from momentprop.check.measure import Call
+    from momentprop.checking.measure import Call
 
     assert batch_size(Call(mlp(), (), {"x": Normal(X, 1.0)}, {}, 0)) == 12
     assert batch_size(Call(mlp(), (torch.tensor(1.0),), {}, {}, 0)) == 1

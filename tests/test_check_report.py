@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from momentprop import check
-from momentprop.check import svg, words
-from momentprop.check.svg import Scale
+from momentprop import checking as check
+from momentprop.checking import svg, words
+from momentprop.checking.svg import Scale
 
 EVIL = "<script>alert(1)</script>"
 

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from momentprop import Mean, Normal, Sample, Statistics, dynamo_gaps, propagate, rules
 from momentprop.dispatch import Rule
-from momentprop.rules.statistics_shapes import ALONG
+from momentprop.rules.statistics.shapes import ALONG
 from momentprop.values import Value
 from tests.cases import CASES
 from tests.examples import NOT_TRACED, REFUSED, Example, example
@@ -111,7 +111,7 @@ def test_no_rule_is_left_out_without_a_reason() -> None:
             row.function(Example(abs, (2, 3, 4)).value(Normal), 2)
 
 
-# operators, which dynamo treats in its own way (see `momentprop.dynamo_gaps`)
+# operators, which dynamo treats in its own way (see `momentprop.torch_compat.dynamo`)
 
 
 def _added_to_a_view(x: Any, w: Tensor) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from momentprop.errors import UserError
 from momentprop.experiments import runs
 from momentprop.experiments.options import Options
 from momentprop.experiments.paper import dropout
@@ -16,7 +17,6 @@ from momentprop.experiments.paper.dropout_figure import WINDOW, plot, running, w
 from momentprop.experiments.paper.dropout_report import answers, markdown, summary
 from momentprop.training.config import Config
 from momentprop.training.run import build, load_data, split
-from momentprop.user_error import UserError
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "paper"

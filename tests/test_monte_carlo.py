@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from momentprop import monte_carlo
+from momentprop import sampling as monte_carlo
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e6])

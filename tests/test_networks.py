@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from momentprop import Normal, initialize, propagate
+from momentprop.errors import UserError
 from momentprop.experiments.modern import NETWORKS
 from momentprop.experiments.networks import ACTIVATIONS, SEQUENTIAL, cifar, lenet, mlp
 from momentprop.nn import LogisticBernoulli
-from momentprop.user_error import UserError
 
 
 def _images(name: str, count: int = 2) -> torch.Tensor:

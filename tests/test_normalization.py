@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from momentprop import Mean, Normal, Sample
-from momentprop.model_change import ModelChangeWarning
-from momentprop.rules.dispersion import cosine_similarity
+from momentprop.lognormal_model import ModelChangeWarning
+from momentprop.rules.reductions.dispersion import cosine_similarity
 
 SIZES = (5, 8, 15, 16, 32, 128, 768)
 SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)

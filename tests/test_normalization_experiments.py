@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from momentprop.errors import UserError
 from momentprop.experiments import channels, runs
 from momentprop.experiments.options import Options
 from momentprop.experiments.paper import dataset_statistics, normalization, printed
-from momentprop.user_error import UserError
 from momentprop.values import Estimate
 
 ROOT = Path(__file__).parents[1]

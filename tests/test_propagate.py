@@ -77,7 +77,7 @@ def test_a_seed_makes_draws_repeatable_and_leaves_the_generator_alone():
 def test_draws_are_the_same_law_in_chunks_and_one_by_one(monkeypatch):
     model = _model()
     together = propagate(model, X, method="sample", input_variance=0.1, dropout=True, samples=1500, seed=0)
-    monkeypatch.setattr(momentprop.monte_carlo, "MEMORY", 0)
+    monkeypatch.setattr(momentprop.sampling, "MEMORY", 0)
     singly = propagate(model, X, method="sample", input_variance=0.1, dropout=True, samples=1500, seed=0)
     error = (together.loc_error**2 + singly.loc_error**2).sqrt()
     assert ((together.loc - singly.loc).abs() < 5 * error).all()
@@ -349,7 +349,7 @@ def test_the_network_is_left_as_it_was_after_an_error():
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
         propagate(model, torch.ones(2, 3), input_variance=0.1, dropout=True, record=True)
     assert _state(model)[1:] == before[1:]
-    assert momentprop.context.current() is None
+    assert momentprop.dispatch.context.current() is None
 
 
 def test_running_statistics_are_updated_in_training_as_by_a_plain_forward():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from momentprop import Categorical, Fitted, Logistic, Mean, MissingRule, Normal, Sample, functional, paper
 from momentprop.kernels import race as race_kernels
-from momentprop.rules.softmax import MOST_RACING
+from momentprop.rules.reductions.softmax import MOST_RACING
 
 METHODS = ("race", "fast", "normal", "logistic", "simplified", "centred")
 INVARIANT = ("race", "fast", "normal", "logistic", "centred")  # to a shift of all means

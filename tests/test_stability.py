@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from momentprop.errors import UserError
 from momentprop.experiments import attacks, runs, trials
 from momentprop.experiments.networks import mlp
 from momentprop.experiments.options import Options
 from momentprop.experiments.paper import stability, stability_deep, stability_deep_report, stability_report
-from momentprop.user_error import UserError
 
 RESULTS = Path(__file__).parents[1] / "results" / "paper"
 

@@ -13,7 +13,7 @@ import momentprop
 from momentprop import MissingRule, Normal, Statistics, dataset_statistics, input_statistics, rules
 from momentprop.experiments.networks import SEQUENTIAL
 from momentprop.nn import GaussianNoise, LogisticBernoulli
-from momentprop.rules.statistics import channels_of
+from momentprop.rules.statistics.mixing import channels_of
 from momentprop.values.statistics import TrainingStatistics
 from tests.architectures.vision import VGG, BasicBlock, Bottleneck, ResNet, UNet, VisionTransformer
 from tests.cases import CASES

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from momentprop import Estimate, Normal, propagate
 from momentprop.data import load
+from momentprop.errors import UserError
 from momentprop.experiments.networks import lenet, mlp
 from momentprop.training import (
     Classification,
@@ -32,7 +33,6 @@ from momentprop.training.examples import as_examples, order
 from momentprop.training.loop import Trainer
 from momentprop.training.passes import evaluate, training_pass
 from momentprop.training.run import build
-from momentprop.user_error import UserError
 
 ONE = Ranks(0, 1, torch.device("cpu"))
 

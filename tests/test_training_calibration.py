@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from momentprop import Calibration, propagate
+from momentprop.errors import UserError
 from momentprop.training import Config, Settings, fit, load_model, train
 from momentprop.training.checkpoint import CALIBRATION
 from momentprop.training.distributed import processes
 from momentprop.training.examples import Pairs
 from momentprop.training.loop import Trainer
-from momentprop.user_error import UserError
 from tests.killing import Killed, killed_after
 
 SETTINGS = Settings(

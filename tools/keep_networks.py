@@ -8,7 +8,7 @@ command that made it and its test accuracy.
 import sys
 from pathlib import Path
 
-from momentprop.tables import table
+from momentprop.markdown import table
 from momentprop.training import Config, load_model, save_halved
 
 _TEXT = """# Trained networks

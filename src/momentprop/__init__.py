@@ -1,29 +1,29 @@
 """momentprop carries the mean and the variance of every unit through a network, in one forward pass."""
 
 from momentprop import belief as belief
-from momentprop import dynamo_gaps as _dynamo_gaps  # noqa: F401 (for what it repairs)
 from momentprop import functional as functional
 from momentprop import nn as nn
 from momentprop import paper as paper
 from momentprop import rules as rules
-from momentprop import torch_gaps as _torch_gaps  # noqa: F401 (for the warnings it installs)
+from momentprop.as_tensors import AsTensors as AsTensors
 from momentprop.calibration import Calibration as Calibration
 from momentprop.calibration import CalibrationWarning as CalibrationWarning
 from momentprop.calibration import calibrate as calibrate
 from momentprop.calibration import calibrated as calibrated
-from momentprop.check import check as check
+from momentprop.checking import check as check
 from momentprop.dispatch import MissingRule as MissingRule
 from momentprop.dispatch import operation as operation
 from momentprop.dispatch import rule as rule
-from momentprop.elementwise import elementwise as elementwise
-from momentprop.export import AsTensors as AsTensors
-from momentprop.model_change import ModelChangeWarning as ModelChangeWarning
+from momentprop.functional.elementwise import elementwise as elementwise
+from momentprop.lognormal_model import ModelChangeWarning as ModelChangeWarning
 from momentprop.normalization import dataset_statistics as dataset_statistics
 from momentprop.normalization import fold as fold
 from momentprop.normalization import initialize as initialize
 from momentprop.normalization import input_statistics as input_statistics
 from momentprop.normalization import normalize as normalize
 from momentprop.propagate import propagate as propagate
+from momentprop.torch_compat import dynamo as _dynamo_gaps  # noqa: F401 (for what it repairs)
+from momentprop.torch_compat import entrances as _torch_gaps  # noqa: F401 (for the warnings it installs)
 from momentprop.values import Categorical as Categorical
 from momentprop.values import Estimate as Estimate
 from momentprop.values import Fitted as Fitted

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 import momentprop
-from momentprop.check import Report, overview, words
-from momentprop.check.overview import Entry
+from momentprop.checking import Report, overview, words
+from momentprop.checking.overview import Entry
 from momentprop.data import Dataset, load
 from momentprop.experiments import kept
 from momentprop.experiments.networks import lenet
-from momentprop.tables import table
+from momentprop.markdown import table
 from momentprop.training import Settings, fit
 
 OUT = Path("demo")

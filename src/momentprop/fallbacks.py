@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from momentprop.context import Fallback
 from momentprop.dispatch import MissingRule, Operand, where
+from momentprop.dispatch.context import Fallback
 from momentprop.kernels.quadrature import quadrature as quadrature_kernel
 from momentprop.values import Normal
 

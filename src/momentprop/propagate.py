@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from momentprop import fallbacks
-from momentprop.composites import OPENED
-from momentprop.context import Context, Fallback, Watcher
 from momentprop.dispatch import dispatch, is_noise, values_in, where
-from momentprop.monte_carlo import stream
+from momentprop.dispatch.composites import OPENED
+from momentprop.dispatch.context import Context, Fallback, Watcher
+from momentprop.sampling import stream
 from momentprop.values import Certain, Fitted, Logistic, Mean, Normal, Sample, Statistics, Value
 
 Method = Literal["ap1", "ap2", "sample"]

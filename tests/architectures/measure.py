@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from momentprop import Estimate, Normal, propagate
-from momentprop.check import figures
-from momentprop.monte_carlo import Moments
+from momentprop.checking import figures
+from momentprop.sampling import Moments
 from tests.architectures import Architecture
 
 Network = Callable[[Any], Any]

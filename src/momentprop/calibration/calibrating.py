@@ -13,8 +13,8 @@ from momentprop.calibration.calibration import FAMILIES, Calibration, Noise, Qua
 from momentprop.calibration.factors import COUNT, Features
 from momentprop.calibration.fingerprint import Fingerprint
 from momentprop.calibration.fit import Fitted, at_level, summed, survey
-from momentprop.check.measure import Call
-from momentprop.check.ranks import batch_size, share
+from momentprop.checking.measure import Call
+from momentprop.checking.ranks import batch_size, share
 from momentprop.propagate import Family, may_vectorize
 from momentprop.values import Value
 

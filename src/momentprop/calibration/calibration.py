@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from momentprop.calibration.factors import Corrections, Features, level
 from momentprop.calibration.fingerprint import Fingerprint, state
 from momentprop.calibration.operations import Place
-from momentprop.tables import table
-from momentprop.user_error import UserError
+from momentprop.errors import UserError
+from momentprop.markdown import table
 from momentprop.values import Fitted, Logistic, Normal
 from momentprop.values.base import may_look_at
 

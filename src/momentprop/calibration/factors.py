@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from momentprop.calibration.operations import Place, mixes
-from momentprop.context import Watcher
 from momentprop.dispatch import where
+from momentprop.dispatch.context import Watcher
 from momentprop.values import Normal, Value
 
 Features = Literal["all", "state", "variance", "channel"]

@@ -14,9 +14,9 @@ from momentprop.calibration import across, regression
 from momentprop.calibration.factors import COUNT, Corrections, Features, corrected, level, mapped, of_units
 from momentprop.calibration.operations import Paths, Place, Survey
 from momentprop.calibration.truth import Picker, Spread, drawn
-from momentprop.check.figures import varies
-from momentprop.check.measure import Call
-from momentprop.check.ranks import batch_size, is_split
+from momentprop.checking.figures import varies
+from momentprop.checking.measure import Call
+from momentprop.checking.ranks import batch_size, is_split
 from momentprop.propagate import Recording, prepared
 from momentprop.values import Normal
 

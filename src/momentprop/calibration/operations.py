@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from momentprop.context import Watcher
 from momentprop.dispatch import values_in
-from momentprop.rules.weights import Product
+from momentprop.dispatch.context import Watcher
+from momentprop.rules.attention.notes import Product
 from momentprop.values import Normal, Value
 
 _WINDOWS = {

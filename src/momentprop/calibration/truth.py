@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from momentprop.calibration.operations import Counting, Paths, Place
-from momentprop.check.measure import Call
-from momentprop.check.ranks import batch_size
-from momentprop.monte_carlo import chunks
+from momentprop.checking.measure import Call
+from momentprop.checking.ranks import batch_size
 from momentprop.propagate import Recording, may_vectorize, prepared
+from momentprop.sampling import chunks
 from momentprop.values import Sample
 
 UNITS = 2**14

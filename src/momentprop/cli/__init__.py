@@ -8,7 +8,7 @@ traceback.
 import sys
 from collections.abc import Sequence
 
-from momentprop.user_error import UserError
+from momentprop.errors import UserError
 
 _FAILURE = 2  # the exit status of what the user can set right
 

@@ -10,7 +10,7 @@ import typer
 from typer import TyperException
 
 from momentprop.cli import check, data, paper, train
-from momentprop.user_error import UserError
+from momentprop.errors import UserError
 
 app = typer.Typer(
     name="momentprop",

@@ -13,7 +13,7 @@ import typer
 from torch import Tensor, nn
 
 import momentprop
-from momentprop.user_error import UserError
+from momentprop.errors import UserError
 
 
 def register(app: typer.Typer) -> None:

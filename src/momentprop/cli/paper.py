@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from momentprop.errors import UserError
 from momentprop.experiments import figures
 from momentprop.experiments.options import Options
 from momentprop.experiments.paper import EXPERIMENTS, NEED_DATA
-from momentprop.user_error import UserError
 
 
 def register(app: typer.Typer) -> None:

@@ -1,6 +1,6 @@
 """What can go wrong with a data set."""
 
-from momentprop.user_error import UserError
+from momentprop.errors import UserError
 
 
 class DataError(UserError):

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from momentprop.check import figures
-from momentprop.monte_carlo import Moments
+from momentprop.checking import figures
 from momentprop.propagate import Recording
+from momentprop.sampling import Moments
 from momentprop.values import Estimate, Mean
 
 AT_ONCE = 250

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import nn
 
+from momentprop.errors import UserError
 from momentprop.training import load_model
-from momentprop.user_error import UserError
 
 FOLDER = Path(__file__).parents[3] / "results" / "networks"
 """Where they are, if the package is run from its repository."""

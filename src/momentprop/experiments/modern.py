@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from momentprop.errors import UserError
 from momentprop.experiments.networks import SEQUENTIAL, Shape, make_activation, make_norm
-from momentprop.user_error import UserError
 
 
 class Block(nn.Module):

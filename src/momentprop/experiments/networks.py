@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
+from momentprop.errors import UserError
 from momentprop.nn import AnalyticNorm, LogisticBernoulli
-from momentprop.user_error import UserError
 
 Shape = tuple[int, int, int]
 Stages = OrderedDict[str, nn.Module]

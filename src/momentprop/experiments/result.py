@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentprop.tables import table as table
+from momentprop.markdown import table as table
 
 
 @dataclass

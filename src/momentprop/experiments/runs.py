@@ -12,11 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+from momentprop.errors import UserError
 from momentprop.experiments.options import Options
-from momentprop.monte_carlo import progress
+from momentprop.sampling import progress
 from momentprop.training.config import MAY_CHANGE, Config
 from momentprop.training.run import train
-from momentprop.user_error import UserError
 
 _STOPPED = None  # in the place of a process's status
 _LOOK = 2.0  # seconds between two looks at what runs have done

@@ -29,7 +29,7 @@ from momentprop.experiments.attacks import (
 )
 from momentprop.experiments.options import Options
 from momentprop.experiments.runs import is_done
-from momentprop.monte_carlo import progress
+from momentprop.sampling import progress
 from momentprop.training.checkpoint import CALIBRATION, write_file
 from momentprop.training.config import Config
 from momentprop.training.distributed import as_device

@@ -1,7 +1,7 @@
 r"""Noise of a known distribution, injected additively or multiplicatively.
 
 The noise is a `torch.distributions.Distribution` with a known mean and variance, which are all that AP2 needs, or the
-name of one (see `momentprop.noises`).
+name of one (see `momentprop.noise.named`).
 """
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Distribution, Normal
 
 from momentprop.dispatch import operation
-from momentprop.noises import mapped, named, standard
+from momentprop.noise.named import mapped, named, standard
 from momentprop.values import Value
 
 

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.distributions import Normal as NormalDistribution
 
-from momentprop.context import suspended
 from momentprop.dispatch import operation
+from momentprop.dispatch.context import suspended
 from momentprop.distributions import LogisticDistribution
 from momentprop.functional.noise import draw_like, noise_moments
 from momentprop.functional.posterior import PosteriorMethod
 from momentprop.kernels.quantiles import expectation
-from momentprop.noises import named, standard
-from momentprop.score_function import leave
+from momentprop.noise.named import named, standard
+from momentprop.noise.score_function import leave
 from momentprop.values import Logistic, Normal
 
 LogisticMethod = Literal["exact", "ap2a", "ap2b", "pea", "mackay"]

@@ -2,7 +2,7 @@ r"""Moments of $\max(X, \alpha X)$ in the textbook's form: few operations, for v
 
 With $a = \mu/\sigma$ and the rectifier's $m = \mu\Phi(a) + \sigma\varphi(a)$, $s^2 = \sigma^2\Phi(a) + m(\mu - m)$ and
 $\mathrm{Cov}[X, \max(0, X)] = \sigma^2\Phi(a)$. From $a = -6$ on, the differences cancel in float32;
-`rules.rectifier` has a form without them, of many more operations.
+`rules.elementwise.rectifier` has a form without them, of many more operations.
 """
 
 import math

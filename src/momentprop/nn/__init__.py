@@ -19,4 +19,4 @@ from momentprop.nn.noise import GaussianNoise as GaussianNoise
 from momentprop.nn.noise import MultiplicativeNoise as MultiplicativeNoise
 from momentprop.nn.noise import NoisyActivation as NoisyActivation
 from momentprop.nn.noise import StochasticReLU as StochasticReLU
-from momentprop.score_function import ScoreFunction as ScoreFunction
+from momentprop.noise.score_function import ScoreFunction as ScoreFunction

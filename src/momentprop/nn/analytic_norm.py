@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from momentprop.dispatch import where
-from momentprop.rules.statistics import channels_of
+from momentprop.rules.statistics.mixing import channels_of
 from momentprop.values import Normal, Statistics
 
 

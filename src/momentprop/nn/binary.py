@@ -9,7 +9,7 @@ from torch.distributions import Distribution
 from momentprop import functional
 from momentprop.functional.units import Gradient, LogisticMethod, as_gradient, as_method
 from momentprop.nn.noise import Noisy
-from momentprop.noises import standard
+from momentprop.noise.named import standard
 
 
 def _ends(low: float, high: float) -> tuple[float, float]:
@@ -32,7 +32,7 @@ class StochasticBinary(Noisy):
     Sample(loc=tensor([-1.,  1.]))
 
     Args:
-        noise: a name (see `momentprop.noises.noise`) or a `torch.distributions.Distribution` with a `cdf`.
+        noise: a name (see `momentprop.noise.named.noise`) or a `torch.distributions.Distribution` with a `cdf`.
         low: the value of the unit where $X < Z$: 0, or -1.
         high: its value otherwise.
         method: how the expectation over a value's variance is taken: `"exact"`, or one of the paper's (`"ap2a"`,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Normal
 
 from momentprop import functional
-from momentprop.noises import mapped, noise
+from momentprop.noise.named import mapped, noise
 
 
 class Noisy(nn.Module):
@@ -41,7 +41,7 @@ class AdditiveNoise(Noisy):
     tensor([1.5000])
 
     Args:
-        noise: a name (see `momentprop.noises.noise`) or a `torch.distributions.Distribution`.
+        noise: a name (see `momentprop.noise.named.noise`) or a `torch.distributions.Distribution`.
     """
 
     def __init__(self, noise: str | Distribution) -> None:
@@ -98,7 +98,7 @@ class MultiplicativeNoise(Noisy):
     (tensor([2.]), tensor([2.]))
 
     Args:
-        noise: a name (see `momentprop.noises.noise`) or a `torch.distributions.Distribution`.
+        noise: a name (see `momentprop.noise.named.noise`) or a `torch.distributions.Distribution`.
         normalized: divide by the mean of the noise, so that the layer does not change the mean of its input.
     """
 
@@ -145,8 +145,8 @@ class NoisyActivation(Noisy):
 
     Args:
         function: a function or module with a rule on `Normal`; one without can be made by `momentprop.elementwise`.
-        noise: a name (see `momentprop.noises.noise`) or a `torch.distributions.Distribution`. For the expectation on
-            tensors and on means, other noise than normal must have quantiles (`icdf`).
+        noise: a name (see `momentprop.noise.named.noise`) or a `torch.distributions.Distribution`. For the expectation
+            on tensors and on means, other noise than normal must have quantiles (`icdf`).
     """
 
     def __init__(self, function: Callable[[Any], Any], noise: str | Distribution = "normal") -> None:

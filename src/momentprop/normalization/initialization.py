@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from momentprop.context import suspended
+from momentprop.dispatch.context import suspended
+from momentprop.errors import UserError
+from momentprop.markdown import table
 from momentprop.nn.analytic_norm import AnalyticNorm
 from momentprop.normalization.pixel import as_input, evaluating
-from momentprop.rules.statistics import channels_of
-from momentprop.tables import table
-from momentprop.user_error import UserError
+from momentprop.rules.statistics.mixing import channels_of
 from momentprop.values import Statistics
 from momentprop.values.statistics import named_channels
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from momentprop.context import suspended
+from momentprop.dispatch.context import suspended
+from momentprop.errors import UserError
 from momentprop.nn.analytic_norm import AnalyticNorm
 from momentprop.normalization.initialization import LAYERS
 from momentprop.normalization.pixel import as_input, evaluating
-from momentprop.user_error import UserError
 from momentprop.values import Statistics
 from momentprop.values.statistics import TrainingStatistics, named_channels
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
-from momentprop.context import suspended
+from momentprop.dispatch.context import suspended
 from momentprop.propagate import Recording
-from momentprop.rules.statistics import as_pixel, channels_of
+from momentprop.rules.statistics.mixing import as_pixel, channels_of
 from momentprop.values import Statistics, Value
 
 _SPATIAL = {

@@ -4,11 +4,11 @@ import torch
 from torch import nn
 
 from momentprop.calibration import Calibration, calibrate
+from momentprop.errors import UserError
 from momentprop.normalization.pixel import evaluating
 from momentprop.training.config import Settings
 from momentprop.training.examples import Examples, order
 from momentprop.training.passes import converted
-from momentprop.user_error import UserError
 
 INPUTS = 64
 """How many training inputs a fit takes."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentprop.user_error import UserError
+from momentprop.errors import UserError
 
 FORMAT = 1
 """The version of the format."""

@@ -10,12 +10,12 @@ from typing import Any, Self, get_args
 
 import torch
 
+from momentprop.errors import UserError
 from momentprop.experiments.modern import NETWORKS
 from momentprop.experiments.networks import ACTIVATIONS, NORMS
 from momentprop.functional.posterior import PosteriorMethod
 from momentprop.propagate import Family, Method
 from momentprop.training.losses import LOSSES
-from momentprop.user_error import UserError
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -138,7 +138,7 @@ class Config(Settings):
     'momentprop train lenet --dropout 0.2'
     >>> Config(network="lenett")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    momentprop.user_error.UserError: unknown network 'lenett': did you mean 'lenet'? choose one of mlp, lenet, ...
+    momentprop.errors.UserError: unknown network 'lenett': did you mean 'lenet'? choose one of mlp, lenet, ...
     """
 
     network: str = _field("lenet", "The network: mlp, lenet, cifar, plain20, resnet18 or vit.", choices=tuple(NETWORKS))

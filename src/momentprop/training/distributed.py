@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
-from momentprop.user_error import UserError
+from momentprop.errors import UserError
 
 _TIMEOUT = datetime.timedelta(minutes=10)
 

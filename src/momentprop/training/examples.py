@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from momentprop.user_error import UserError
+from momentprop.errors import UserError
 
 
 class Examples(Protocol):

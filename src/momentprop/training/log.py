@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from momentprop.errors import UserError
 from momentprop.experiments import figures
 from momentprop.training.checkpoint import write_file
-from momentprop.user_error import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

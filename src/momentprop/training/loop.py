@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from momentprop.calibration import Calibration
+from momentprop.errors import UserError
 from momentprop.training import checkpoint as checkpoints
 from momentprop.training.calibrating import fitted
 from momentprop.training.checkpoint import Checkpoint
@@ -24,7 +25,6 @@ from momentprop.training.losses import LOSSES, Classification, Objective
 from momentprop.training.passes import autocast, converted, evaluate, in_full, training_pass
 from momentprop.training.progress import Progress
 from momentprop.training.recorded import Recorded
-from momentprop.user_error import UserError
 
 
 @dataclass

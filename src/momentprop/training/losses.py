@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from momentprop.errors import UserError
 from momentprop.functional import class_posterior
 from momentprop.functional.posterior import PosteriorMethod
-from momentprop.user_error import UserError
 from momentprop.values import Normal
 from momentprop.values.moments import mean_of
 

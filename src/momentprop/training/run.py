@@ -15,6 +15,7 @@ from momentprop import data
 from momentprop.calibration import Calibration
 from momentprop.data import Dataset, Split
 from momentprop.dispatch import MissingRule
+from momentprop.errors import UserError
 from momentprop.experiments.modern import NETWORKS
 from momentprop.normalization import initialize, input_statistics
 from momentprop.normalization.layers import attach
@@ -27,7 +28,6 @@ from momentprop.training.examples import order
 from momentprop.training.folder import Folder
 from momentprop.training.loop import Trainer, forked_generators
 from momentprop.training.progress import Progress, line
-from momentprop.user_error import UserError
 from momentprop.values import Statistics
 
 MODEL = "model.safetensors"

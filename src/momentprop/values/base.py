@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from momentprop.context import current
 from momentprop.dispatch import Operand, dispatch, where
+from momentprop.dispatch.context import current
 
 _VALIDATE = [__debug__]
 

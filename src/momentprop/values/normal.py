@@ -29,7 +29,7 @@ class Normal(Value, Spread):
     loc: Tensor
     variance: Tensor
     origin: ClassVar[tuple[Origin, int] | None] = None  # and the writes to its own memory when it was noted
-    note: ClassVar[Any] = None  # set on attention scores and weights: see `rules.weights`
+    note: ClassVar[Any] = None  # set on attention scores and weights: see `rules.attention.notes`
 
     def __init__(self, loc: Tensor | float, variance: Tensor | float, *, validate_args: bool | None = None) -> None:
         self.loc = as_tensor(loc, "loc")

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 import momentprop
-from momentprop.check import Report
+from momentprop.checking import Report
 from momentprop.data import load_split
 from momentprop.experiments import kept
 from momentprop.experiments.options import Options
 from momentprop.experiments.paper.printed import Printed
-from momentprop.monte_carlo import progress
+from momentprop.sampling import progress
 from momentprop.training.distributed import as_device
 
 FAMILIES = {"ap2": "Normal", "ap2-logistic": "Logistic", "ap2-fitted": "Fitted"}

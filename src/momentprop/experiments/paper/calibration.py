@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from momentprop.check import Report
+from momentprop.checking import Report
 from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.paper.calibration_cases import (
     CASES,
@@ -20,7 +20,7 @@ from momentprop.experiments.paper.calibration_cases import (
 from momentprop.experiments.paper.calibration_figure import plot
 from momentprop.experiments.paper.calibration_report import markdown
 from momentprop.experiments.result import Result
-from momentprop.monte_carlo import progress
+from momentprop.sampling import progress
 
 NAME = "calibration"
 TITLE = "Calibrated AP2 in LeNet, the CIFAR-10 network, ResNet-18 and a ViT (table; takes a GPU)"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import momentprop
 from momentprop.calibration import Calibration
-from momentprop.check import Report
+from momentprop.checking import Report
 from momentprop.data import Split, load_split
 from momentprop.experiments import kept
 from momentprop.experiments.options import Options

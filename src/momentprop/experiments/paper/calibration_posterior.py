@@ -16,8 +16,8 @@ from torch import Tensor
 import momentprop
 from momentprop import Normal
 from momentprop.calibration import Calibration
-from momentprop.check import cost
-from momentprop.check.figures import divergence, divergence_floor
+from momentprop.checking import cost
+from momentprop.checking.figures import divergence, divergence_floor
 from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.paper.calibration_cases import (
     IMAGES,
@@ -32,7 +32,7 @@ from momentprop.experiments.paper.calibration_posterior_report import markdown, 
 from momentprop.experiments.paper.posterior_scores import coverage, mean_of_softmax, scores
 from momentprop.experiments.result import Result
 from momentprop.functional import class_posterior
-from momentprop.monte_carlo import progress
+from momentprop.sampling import progress
 
 NAME = "calibration-posterior"
 TITLE = "Class posteriors of noisy test images, by calibrated AP2 and by Monte Carlo (table; takes a GPU)"

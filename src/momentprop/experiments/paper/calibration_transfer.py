@@ -14,8 +14,8 @@ from torch import Tensor
 from momentprop import CalibrationWarning, Normal
 from momentprop.calibration import Calibration
 from momentprop.calibration.calibrating import SAMPLES, drawn_inputs
-from momentprop.check import Report
-from momentprop.check.figures import eps_mean_floor
+from momentprop.checking import Report
+from momentprop.checking.figures import eps_mean_floor
 from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.paper.calibration_cases import (
     IMAGES,
@@ -27,7 +27,7 @@ from momentprop.experiments.paper.calibration_cases import (
 )
 from momentprop.experiments.paper.calibration_transfer_report import markdown, plot
 from momentprop.experiments.result import Result
-from momentprop.monte_carlo import progress
+from momentprop.sampling import progress
 
 NAME = "calibration-transfer"
 TITLE = "A calibration under other noise, on shifted images, and from few or none (table; takes a GPU)"

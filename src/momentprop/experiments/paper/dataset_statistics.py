@@ -23,7 +23,7 @@ from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.paper.dataset_statistics_report import markdown, plot
 from momentprop.experiments.paper.printed import STATISTICS
 from momentprop.experiments.result import Result
-from momentprop.monte_carlo import progress
+from momentprop.sampling import progress
 from momentprop.training.distributed import as_device
 from momentprop.training.examples import order
 

@@ -18,7 +18,7 @@ from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.paper.density import WEIGHTS
 from momentprop.experiments.paper.logistic_units import METHODS, affine, feed_forward, seeded
 from momentprop.experiments.result import Result, grid, numbers, table
-from momentprop.monte_carlo import progress
+from momentprop.sampling import progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

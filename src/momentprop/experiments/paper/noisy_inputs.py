@@ -23,7 +23,7 @@ from momentprop.experiments.paper.noisy_inputs_report import markdown, plot, sho
 from momentprop.experiments.paper.posterior_scores import mean_of_softmax, rejection, scores
 from momentprop.experiments.result import Result
 from momentprop.functional import class_posterior
-from momentprop.monte_carlo import progress
+from momentprop.sampling import progress
 
 NAME = "noisy-inputs"
 TITLE = "Images with noisy and missing pixels: accuracy, calibration and rejection (tables, figure)"

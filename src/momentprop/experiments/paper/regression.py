@@ -21,7 +21,7 @@ from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.paper.regression_report import markdown, plot
 from momentprop.experiments.regression_data import DATA, Table
 from momentprop.experiments.result import Result
-from momentprop.monte_carlo import progress
+from momentprop.sampling import progress
 from momentprop.training import Regression, Settings, fit, gaussian_nll
 
 NAME = "regression"

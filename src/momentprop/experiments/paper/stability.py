@@ -4,13 +4,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from momentprop.errors import UserError
 from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.paper.stability_report import markdown, plot
 from momentprop.experiments.result import Result
 from momentprop.experiments.runs import complete
 from momentprop.experiments.trials import Effort, Trials
 from momentprop.training.distributed import as_device
-from momentprop.user_error import UserError
 
 NAME = "stability"
 TITLE = "Stability: noise and gradient-sign attacks on MLP/MNIST (table, curves)"

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from momentprop.errors import UserError
 from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.paper.stability_deep_report import markdown, plot
 from momentprop.experiments.result import Result
@@ -11,7 +12,6 @@ from momentprop.experiments.runs import complete
 from momentprop.experiments.trials import CALIBRATED, Effort, Trials
 from momentprop.training.config import Config
 from momentprop.training.distributed import as_device
-from momentprop.user_error import UserError
 
 NAME = "stability-deep"
 TITLE = "Stability of LeNet/MNIST and the CIFAR network, with calibration in the training (table, curves)"

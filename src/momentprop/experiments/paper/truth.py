@@ -23,7 +23,7 @@ from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.paper.logistic_units import DEFAULT, feed_forward, network
 from momentprop.experiments.paper.logistic_units import METHODS as FEED_FORWARD
 from momentprop.experiments.result import Result, table
-from momentprop.monte_carlo import progress
+from momentprop.sampling import progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,0 +1,164 @@
+"""The call `momentprop.check`."""
+
+import functools
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from momentprop.checking import accuracy, cost, examples, ranks
+from momentprop.checking.ending import Classes
+from momentprop.checking.measure import Call, Measurement, measure
+from momentprop.checking.methods import Method, functions, passes
+from momentprop.checking.report import Cost, Module, Report
+from momentprop.propagate import may_vectorize
+from momentprop.values import Value
+
+UNITS = 2**13
+"""So many units of every output are measured, unless the caller says otherwise."""
+
+
+@torch.no_grad()
+def check(
+    model: Callable[..., Any],
+    *args: Any,
+    input_variance: Tensor | float | None = None,
+    methods: Sequence[Method] = ("ap1", "ap2"),
+    dropout: bool = False,
+    samples: int = 1000,
+    seed: int = 0,
+    units: int | None = UNITS,
+    classes: Classes = "auto",
+    class_names: Sequence[str] | None = None,
+    show: Sequence[int] = (0, 1, 2),
+    calibration: Any = None,
+    fallback: Any = None,
+    **kwargs: Any,
+) -> Report:
+    r"""Compare methods with Monte Carlo at every module of a model, and report how accurate they are.
+
+    >>> import torch, momentprop
+    >>> _ = torch.manual_seed(0)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    >>> report = momentprop.check(model, torch.randn(5, 8), input_variance=0.1)
+    >>> ap1, ap2 = (report["output"].methods[name] for name in ("ap1", "ap2"))
+    >>> ap2.eps_mean < 0.1 < ap1.eps_mean
+    True
+    >>> 0.8 < ap2.eps_std < 1.2
+    True
+
+    Args:
+        model: any module, or a function, of which only the output is seen. Batch normalization must be in evaluation
+            mode, because a thousand draws would change its statistics.
+        *args: go to the model: a batch of inputs, tensors as well as values.
+        input_variance: the variance of the first floating-point argument, as in `propagate`.
+        methods: what is compared with draws: `"ap1"`, `"ap2"` (also `"ap2-logistic"`, `"ap2-fitted"`), a name with
+            options of `propagate` such as `("quadrature", {"fallback": "quadrature"})`, or a name with a function that
+            takes and gives what `propagate` does.
+        dropout: let dropout act in evaluation mode, as in `propagate`.
+        samples: the number of draws. They decide what can be told: see the floors in the report.
+        seed: of the draws.
+        units: at most so many units of an output are measured, picked at random; None for all. The class posterior is
+            always taken in full.
+        classes: the dimension of the classes of the output, or None if it is no logits. By default, outputs called
+            `logits` and those of two dimensions are.
+        class_names: the names of the classes, or of the output units, for the report.
+        show: for which inputs the report shows output units and class probabilities.
+        calibration: compare calibrated AP2 as well.
+        fallback: as in `propagate`.
+        **kwargs: go to the model.
+
+    If `torch.distributed` is initialized, each rank takes a part of the inputs (of every tensor with as many rows as
+    the first), and all of them get the whole report.
+    """
+    if samples < 2:
+        raise ValueError(f"a variance takes at least 2 samples, but samples is {samples}")
+    if not may_vectorize(model):
+        raise ValueError("draws would change the running statistics of batch normalization: call `model.eval()` first")
+    started = time.perf_counter()
+    compared = functions(methods, calibration)
+    noise = {"input_variance": input_variance, "dropout": dropout, "fallback": fallback}
+    call = Call(model, args, kwargs, noise, seed)
+    mine, shown, start = ranks.share(call, show)
+    found = ranks.gathered(measure(mine, compared, samples, units, classes, shown), start)
+    modules = _modules(found, call, samples)
+    return Report(
+        call=_described(call, list(compared), samples),
+        versions=_versions(),
+        model=_model_name(model),
+        samples=samples,
+        inputs=ranks.batch_size(call),
+        seed=seed,
+        methods=list(compared),
+        output=found.end,
+        modules=modules,
+        posterior=accuracy.of_posterior(found.probabilities, samples) if found.probabilities is not None else None,
+        examples=examples.of(found, call, class_names),
+        cost=_cost(mine, compared),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _modules(found: Measurement, call: Call, samples: int) -> dict[str, Module]:
+    types = _types(call)
+    modules: dict[str, Module] = {}
+    for name, measured in found.modules.items():
+        same = next((other for other in modules if accuracy.same_units(found.modules[other], measured)), None)
+        kind = types[measured.path.partition("#")[0]]
+        modules[name] = accuracy.of_module(measured, samples, kind, same)
+    if all(module.zero == module.units for module in modules.values()):
+        raise ValueError("nothing in the model is random: give an `input_variance`, or let `dropout=True` act")
+    return modules
+
+
+def _types(call: Call) -> dict[str, str]:
+    """The class of the module at every path."""
+    if not isinstance(call.model, nn.Module):
+        return {call.output: "function"}
+    types = {path: type(module).__name__ for path, module in call.model.named_modules(remove_duplicate=False)}
+    return {**types, call.output: type(call.model).__name__}
+
+
+def _cost(call: Call, methods: Mapping[str, Callable[..., Any]]) -> dict[str, Cost]:
+    runs = {name: functools.partial(call.by, method) for name, method in methods.items()}
+    return {name: Cost(ratio, passes(name)) for name, ratio in cost.measured(call.plain, runs).items()}
+
+
+def _described(call: Call, methods: Sequence[str], samples: int) -> str:
+    """The call as one could write it, with shapes in the place of tensors."""
+    given = [_model_name(call.model), *map(_brief, call.args)]
+    named = {
+        **call.kwargs,
+        **{name: value for name, value in call.noise.items() if value is not None and value is not False},
+    }
+    named |= {"methods": tuple(methods), "samples": samples, "seed": call.seed}
+    return f"momentprop.check({', '.join([*given, *(f'{name}={_brief(value)}' for name, value in named.items())])})"
+
+
+def _brief(x: Any) -> str:
+    if isinstance(x, Tensor | Value):
+        return f"{type(x).__name__}{tuple(x.shape)}"
+    text = repr(x)
+    return text if len(text) <= 60 else f"{type(x).__name__}(...)"
+
+
+def _model_name(model: Any) -> str:
+    return type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", type(model).__name__)
+
+
+def _versions() -> dict[str, str]:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    try:
+        version = metadata.version("momentprop")
+    except metadata.PackageNotFoundError:
+        version = "not installed"
+    return {
+        "momentprop": version,
+        "torch": torch.__version__,
+        "Python": platform.python_version(),
+        "machine": f"{platform.system()}, {device}, {torch.get_num_threads()} threads",
+    }

@@ -1,0 +1,86 @@
+"""The inputs that a report shows: their output units, class probabilities and pictures."""
+
+import base64
+import struct
+import zlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from momentprop.checking.ending import Probabilities, Shown
+from momentprop.checking.measure import Call, Measurement
+from momentprop.checking.ranks import first_tensor
+from momentprop.checking.report import Example, Unit
+from momentprop.values import Value
+from momentprop.values.spread import Spread
+
+SAMPLED = "sampled"
+"""The name of the draws among the methods."""
+
+_BEST = ("kl_race", "kl_fast", "kl")  # which of a method's posteriors is shown
+
+
+def of(found: Measurement, call: Call, class_names: Sequence[str] | None) -> list[Example]:
+    """All inputs that were chosen."""
+    return [
+        Example(
+            name=f"input {shown.input}",
+            units=[_unit(shown, i, class_names) for i in range(len(shown.units))],
+            probabilities=_probabilities(found.probabilities, shown) if found.probabilities is not None else {},
+            picture=_picture(call, shown.input),
+        )
+        for shown in found.shown
+    ]
+
+
+def _unit(shown: Shown, i: int, names: Sequence[str] | None) -> Unit:
+    number = shown.units[i]
+    filled = shown.counts[i].nonzero().flatten()
+    first, last = int(filled[0]), int(filled[-1])
+    width = float(shown.width[i])
+    return Unit(
+        name=names[number] if names is not None and number < len(names) else str(number),
+        counts=shown.counts[i, first : last + 1].tolist(),
+        start=float(shown.center[i]) + (first - shown.counts.shape[1] // 2) * width,
+        width=width,
+        loc=float(shown.truth.loc[i]),
+        stddev=float(shown.truth.stddev[i]),
+        moments={
+            name: (float(value.loc[i]), float(value.stddev[i]) if isinstance(value, Spread) else None)
+            for name, value in shown.values.items()
+        },
+    )
+
+
+def _probabilities(found: Probabilities, shown: Shown) -> dict[str, list[float]]:
+    """The probabilities of the units shown, by draws and by the best posterior of each method."""
+    probabilities = {SAMPLED: found.truth[shown.row, shown.units].tolist()}
+    for name, posteriors in found.log_q.items():
+        best = next(posteriors[figure] for figure in _BEST if figure in posteriors)
+        probabilities[name] = best[shown.row, shown.units].exp().tolist()
+    return probabilities
+
+
+def _picture(call: Call, i: int) -> str | None:
+    """The input as a small picture, if it looks like an image: one or three channels of two dimensions."""
+    x = first_tensor(call)
+    x = x.loc if isinstance(x, Value) and hasattr(x, "loc") else x
+    if not isinstance(x, Tensor) or x.ndim != 4 or x.shape[1] not in (1, 3) or not x.is_floating_point():
+        return None
+    image = x[i].double().cpu()
+    low, high = image.min(), image.max()
+    levels = ((image - low) / (high - low).clamp(min=1e-12) * 255).round().to(torch.uint8)
+    return "data:image/png;base64," + base64.b64encode(_png(levels)).decode()
+
+
+def _png(image: Tensor) -> bytes:
+    """A PNG file of an image of shape (1 or 3, height, width)."""
+    channels, height, width = image.shape
+    rows = image.permute(1, 2, 0).reshape(height, -1)
+    lines = b"".join(b"\0" + bytes(row.tolist()) for row in rows)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2 if channels == 3 else 0, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    )

@@ -1,0 +1,177 @@
+"""A report as one HTML page: no script, nothing from the network, readable on a phone, on paper and in the dark."""
+
+from collections.abc import Sequence
+from importlib import resources
+
+from momentprop.checking import charts, words
+from momentprop.checking.examples import SAMPLED
+from momentprop.checking.report import Example, Report
+from momentprop.checking.svg import Markup, element, join, mark
+from momentprop.checking.words import Table
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def page(report: Report) -> str:
+    """The whole page."""
+    return document(f"{report.model}: how accurate is the propagation?", *_sections(report))
+
+
+def document(title: str, *content: Markup) -> str:
+    """A page of its own, with its style inside."""
+    style = Markup(resources.files("momentprop.check").joinpath("report.css").read_text(encoding="utf-8"))
+    head = join(
+        [
+            Markup('<meta charset="utf-8">'),
+            Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+            Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
+            element("title", title),
+            element("style", style),
+        ]
+    )
+    body = element("main", *content)
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
+
+
+def _sections(report: Report) -> list[Markup]:
+    sections = [_header(report), _modules(report)]
+    if any(example.units for example in report.examples):
+        sections.append(_outputs(report))
+    if any(example.probabilities for example in report.examples):
+        sections.append(_classes(report))
+    sections.append(_cost(report))
+    return [*sections, _tables(report), _footer(report)]
+
+
+def _header(report: Report) -> Markup:
+    return element(
+        "header",
+        element("p", "momentprop check", class_="over"),
+        element("h1", report.model),
+        element("p", f"{report.inputs:,} inputs, {report.samples:,} Monte Carlo draws, {len(report.modules)} outputs"),
+        element("p", prose(report.summary), class_="summary"),
+        tiles(report),
+    )
+
+
+def tiles(report: Report) -> Markup:
+    """The figures at the output that matter most, in large letters."""
+    found, name = report.at_output(report.chief), report.chief
+    told = [
+        (words.number(found.eps_mean), "error of the means", "in standard deviations (eps_mean); 0 is exact"),
+        (words.number(found.eps_std), "factor of the deviations", "eps_std; 1 is exact, below is overconfident"),
+        (words.brief_worth(found.worth_mean, report.samples), "draws have the same error", "of the means"),
+        (words.number(report.cost[name].measured), "forward passes", "is what it costs, by the clock"),
+    ]
+    shown = [
+        element("div", element("b", big), element("span", what), element("small", more), class_="tile")
+        for big, what, more in told
+        if big != words.NONE
+    ]
+    return join([element("p", f"{name} at the output", class_="caption"), element("div", *shown, class_="tiles")])
+
+
+def _modules(report: Report) -> Markup:
+    charted = [figure(charts.means(report), "Error of the means in standard deviations. Left is better.")]
+    if any(accuracy.eps_std for module in report.modules.values() for accuracy in module.methods.values()):
+        text = "Standard deviation as a factor of that of the draws. 1 is exact, left of it is too small."
+        charted.append(figure(charts.deviations(report), text))
+    note = "Shaded: what a perfect method would show, because the draws are finite. Modules are in the order they run."
+    return section("Layer by layer", note, legend(report.methods), element("div", *charted, class_="pair"))
+
+
+def _outputs(report: Report) -> Markup:
+    note = "Grey: histogram of the draws. A dashed line is a mean alone, a bell a mean and a deviation."
+    shown = [output_units(example, report.methods) for example in report.examples if example.units]
+    return section("Output units", note, legend(report.methods, drawn="Monte Carlo"), *shown)
+
+
+def output_units(example: Example, methods: Sequence[str]) -> Markup:
+    """The output units of an input: histograms of the draws, with what each method tells."""
+    picture = [element("img", src=example.picture, alt=example.name)] if example.picture else []
+    title = element("h3", *picture, example.name)
+    return element("article", title, element("div", *(charts.unit(u, methods) for u in example.units), class_="units"))
+
+
+def _classes(report: Report) -> Markup:
+    shown = [
+        figure(charts.probabilities(example, report.methods), example.name)
+        for example in report.examples
+        if example.probabilities
+    ]
+    note = "The probability of each class, averaged over the draws (bars) and by each method (marks)."
+    key = legend(report.methods, drawn="Monte Carlo")
+    return section("Class probabilities", note, key, element("div", *shown, class_="pair"))
+
+
+def _cost(report: Report) -> Markup:
+    text = (
+        "Solid: the price of a method, in forward passes of the plain network. Pale: how many draws, of one pass each, "
+        f"have the same error at the output. With {report.samples:,} draws, no more than that can be told."
+    )
+    charted = [figure(charts.cost(report), text)]
+    if any(report.at_output(name).coverage for name in report.methods):
+        text = "How many draws of the output lie in intervals of a nominal probability. On the line is right, below it "
+        charted.append(figure(charts.reliability(report), text + "the method is overconfident. Shaded: noise."))
+    return section("Price and reliability", "", legend(report.methods), element("div", *charted, class_="pair"))
+
+
+def _tables(report: Report) -> Markup:
+    output = element("h3", "At the output")
+    parts = [output, table(words.at_output(report, str)), element("h3", "Error of the means (eps_mean)")]
+    parts.append(table(words.means(report, str)))
+    for name in report.methods:
+        head, rows = words.deviations(report, name, str)
+        if rows:
+            parts += [element("h3", f"Standard deviations by {name}"), table((head, rows))]
+    return section("All numbers", "", *parts)
+
+
+def _footer(report: Report) -> Markup:
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    return element(
+        "footer",
+        element("h2", "How this was made"),
+        element("pre", report.call),
+        element("p", f"{versions}. {report.seconds:.0f} seconds."),
+    )
+
+
+def section(title: str, note: str, *content: Markup) -> Markup:
+    """A part of a page with a heading, and a sentence about it."""
+    notes = [element("p", note, class_="note")] if note else []
+    return element("section", element("h2", title), *notes, *content)
+
+
+def figure(chart: Markup, caption: str) -> Markup:
+    """A chart with a sentence below it."""
+    return element("figure", chart, element("figcaption", caption))
+
+
+def legend(methods: Sequence[str], drawn: str | None = None) -> Markup:
+    """Which mark is which method."""
+    entries = [element("span", _key(i), name) for i, name in enumerate(methods)]
+    if drawn is not None:
+        entries.insert(0, element("span", element("i", class_="swatch"), drawn, title=SAMPLED))
+    return element("p", *entries, class_="legend")
+
+
+def _key(number: int) -> Markup:
+    return element("svg", mark(7, 7, number), viewBox="0 0 14 14", class_="key", aria_hidden="true")
+
+
+def table(content: Table) -> Markup:
+    """A table that scrolls sideways where it is too wide."""
+    head, rows = content
+    top = element("tr", *(element("th", cell, scope="col") for cell in head))
+    body = [
+        element("tr", element("th", row[0], scope="row"), *(element("td", cell) for cell in row[1:])) for row in rows
+    ]
+    inner = element("table", element("thead", top), element("tbody", *body))
+    return element("div", inner, class_="scroll", tabindex="0")
+
+
+def prose(text: str) -> Markup:
+    """A sentence with what is in backticks as code."""
+    parts = text.split("`")
+    return join([element("code" if i % 2 else "span", part) for i, part in enumerate(parts) if part])

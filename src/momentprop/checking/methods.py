@@ -1,0 +1,56 @@
+"""The methods that are compared, each a function with the interface of `propagate`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from momentprop.checking.words import CALIBRATED
+from momentprop.propagate import propagate
+
+Method = str | tuple[str, Mapping[str, Any] | Callable[..., Any]]
+"""A name; or a name with options of `propagate`, or with a function that takes and gives what `propagate` does."""
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "ap1": {"method": "ap1"},
+    "ap2": {},
+    "ap2-normal": {"family": "normal"},
+    "ap2-logistic": {"family": "logistic"},
+    "ap2-fitted": {"family": "fitted"},
+}
+
+_PASSES = {"ap1": 1, **dict.fromkeys(("ap2", "ap2-normal", "ap2-logistic", "ap2-fitted", CALIBRATED), 2)}
+
+
+def functions(methods: Sequence[Method], calibration: Any = None) -> dict[str, Callable[..., Any]]:
+    """The methods by name; with a calibration, calibrated AP2 is one more."""
+    if isinstance(methods, str):
+        raise TypeError(f"methods is a sequence of methods: write `methods=({methods!r},)`")
+    if calibration is not None:
+        methods = [*methods, (CALIBRATED, {"calibration": calibration})]
+    found = dict(map(_named, methods))
+    if not found or len(found) < len(methods):
+        raise ValueError("methods must be one or more, each with a name of its own")
+    return found
+
+
+def passes(name: str) -> int | None:
+    """The nominal cost in forward passes: one for means, one more for variances; None for a method of the user's."""
+    return _PASSES.get(name)
+
+
+def _named(method: Method) -> tuple[str, Callable[..., Any]]:
+    if isinstance(method, str):
+        if method not in _OPTIONS:
+            known = ", ".join(map(repr, _OPTIONS))
+            raise ValueError(f"unknown method {method!r}: choose from {known}, or give a name and options of propagate")
+        return method, _propagate_with(_OPTIONS[method])
+    name, how = method
+    return name, how if callable(how) else _propagate_with(how)
+
+
+def _propagate_with(options: Mapping[str, Any]) -> Callable[..., Any]:
+    """`propagate` with options that go before those it is called with."""
+
+    def method(*args: Any, **given: Any) -> Any:
+        return propagate(*args, **{**given, **options})
+
+    return method

@@ -1,0 +1,84 @@
+"""Several reports on one page: a table that compares them, the heart of each, and links to the rest."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from momentprop.checking import charts, html, words
+from momentprop.checking.report import Report
+from momentprop.checking.svg import Markup, element
+from momentprop.checking.words import Table
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A report, what it is about, and the file of its page, beside that of the overview."""
+
+    title: str
+    about: str
+    report: Report
+    link: str
+
+
+def save(path: Path, title: str, introduction: Sequence[str], entries: Sequence[Entry]) -> Path:
+    """Write the page to a file."""
+    path.write_text(page(title, introduction, entries), encoding="utf-8")
+    return path
+
+
+def page(title: str, introduction: Sequence[str], entries: Sequence[Entry]) -> str:
+    """The whole page."""
+    header = element(
+        "header",
+        element("p", "momentprop check", class_="over"),
+        element("h1", title),
+        *(element("p", html.prose(paragraph), class_="summary") for paragraph in introduction),
+        html.table(comparison(entries)),
+    )
+    return html.document(title, header, *map(_section, entries))
+
+
+def comparison(entries: Sequence[Entry]) -> Table:
+    """The figures at the output, a row for each report: AP1, the method that it is about, and calibrated AP2 if any."""
+    more = ["calibrated"] if any(words.CALIBRATED in entry.report.methods for entry in entries) else []
+    head = ["at the output", "means off by: AP1", "AP2", *more, "floor", "deviations: AP2", *more]
+    head += ["90 % intervals hold: AP2", *more, "classes off by: AP1", "AP2", *more, "worth draws: AP2", *more]
+    head += ["passes: AP2", *more]
+    return head, [[entry.title, *_figures(entry.report, bool(more))] for entry in entries]
+
+
+def _figures(report: Report, calibrated: bool) -> list[str]:
+    names = [report.chief, words.CALIBRATED] if calibrated else [report.chief]
+    found = [report.at_output(name) for name in names]
+    divergences = report.posterior.methods if report.posterior is not None else {}
+    return [
+        *(words.number(each.eps_mean) for each in (report.at_output("ap1"), *found, report.floor_at_output)),
+        *("× " + words.number(each.eps_std) for each in found),
+        *(words.percent(each.coverage.get("90")) for each in found),
+        *(words.number(min(divergences[each].values(), default=None)) if each in divergences else words.NONE
+          for each in ("ap1", *names)),
+        *(words.brief_worth(each.worth_mean, report.samples) for each in found),
+        *(words.number(report.cost[name].measured) for name in names),
+    ]  # fmt: skip
+
+
+def _section(entry: Entry) -> Markup:
+    report = entry.report
+    shown = [html.output_units(example, report.methods) for example in report.examples[:1]]
+    classes = [
+        html.figure(charts.probabilities(example, report.methods), f"Class probabilities of {example.name}.")
+        for example in report.examples[:2]
+        if example.probabilities
+    ]
+    note = "Grey: what the draws say. A dashed line is a mean alone, a bell a mean and a deviation."
+    return html.section(
+        entry.title,
+        entry.about,
+        element("p", html.prose(report.summary)),
+        html.tiles(report),
+        html.legend(report.methods, drawn="Monte Carlo"),
+        element("p", note, class_="note"),
+        *shown,
+        element("div", *classes, class_="pair"),
+        element("p", element("a", "The whole report", href=entry.link), ": every layer, more inputs, all numbers."),
+    )

@@ -1,0 +1,93 @@
+"""The inputs split over the processes of `torch.distributed`, and what each has measured put together."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from momentprop.checking.ending import Probabilities
+from momentprop.checking.measure import Call, Measured, Measurement
+from momentprop.values import Value
+
+
+def is_split() -> bool:
+    """Whether there are several processes."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def batch_size(call: Call) -> int:
+    """The number of inputs: the rows of the first tensor among the arguments."""
+    first = first_tensor(call)
+    return int(first.shape[0]) if first is not None and first.ndim else 1
+
+
+def first_tensor(call: Call) -> Any:
+    """The first tensor or value among the arguments."""
+    leaves = pytree.tree_leaves((call.args, call.kwargs), is_leaf=_is_tensor)
+    return next((leaf for leaf in leaves if _is_tensor(leaf)), None)
+
+
+def share(call: Call, show: Sequence[int]) -> tuple[Call, Sequence[int], int]:
+    """The inputs of this process: a call of its own, which of them to show, and the number of the first one."""
+    if not is_split():
+        return call, show, 0
+    count, rank, world = batch_size(call), dist.get_rank(), dist.get_world_size()
+    if count < world:
+        raise ValueError(f"{world} processes cannot share {count} inputs: give at least one input for each")
+    start, stop = count * rank // world, count * (rank + 1) // world
+
+    def part(x: Any) -> Any:
+        return x[start:stop] if _is_tensor(x) and x.ndim and x.shape[0] == count else x
+
+    args, kwargs, noise = pytree.tree_map(part, (call.args, call.kwargs, call.noise), is_leaf=_is_tensor)
+    mine = Call(call.model, args, kwargs, noise, call.seed + rank)
+    return mine, [i - start for i in show if start <= i < stop], start
+
+
+def gathered(mine: Measurement, start: int) -> Measurement:
+    """The measurements of all processes as one, the same in each."""
+    for shown in mine.shown:
+        shown.input += start
+    if not is_split():
+        return mine
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, mine)
+    modules = {name: _joined([part.modules[name] for part in parts]) for name in mine.modules}
+    probabilities = None if mine.probabilities is None else _joined_rows([part.probabilities for part in parts])
+    return Measurement(modules, probabilities, [shown for part in parts for shown in part.shown], mine.end)
+
+
+def _joined(parts: Sequence[Measured]) -> Measured:
+    first = parts[0]
+    rows = sum(part.shape[0] for part in parts if part.shape)
+    return dataclasses.replace(
+        first,
+        shape=(rows, *first.shape[1:]) if first.shape else (),
+        truth=_cat([part.truth for part in parts]),
+        values={name: _cat([part.values[name] for part in parts]) for name in first.values},
+        inside={name: torch.cat([part.inside[name] for part in parts], 1) for name in first.inside},
+    )
+
+
+def _joined_rows(parts: Sequence[Probabilities]) -> Probabilities:
+    return Probabilities(
+        torch.cat([part.truth for part in parts]),
+        torch.cat([part.variance for part in parts]),
+        {
+            name: {figure: torch.cat([part.log_q[name][figure] for part in parts]) for figure in found}
+            for name, found in parts[0].log_q.items()
+        },
+    )
+
+
+def _cat(values: Sequence[Value]) -> Any:
+    columns = zip(*([getattr(value, name) for name in value.components] for value in values), strict=True)
+    return values[0].of(*map(torch.cat, columns))
+
+
+def _is_tensor(x: Any) -> bool:
+    return isinstance(x, Tensor | Value)

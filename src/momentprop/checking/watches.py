@@ -1,0 +1,81 @@
+r"""What is kept of a stream of draws: sums and counts, never the draws.
+
+Every watch has a method `add` that takes draws, stacked along the first dimension.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from momentprop.sampling import Moments
+from momentprop.values import Estimate
+from momentprop.values.spread import Spread
+
+LEVELS = (0.5, 0.9, 0.99)
+"""The probabilities of the intervals whose coverage is counted."""
+
+FINE_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+"""Those of the model's output."""
+
+
+class UnitWatch:
+    """Running moments of units, and how often they fall into the intervals of every method that has some."""
+
+    def __init__(self, values: Mapping[str, Any], levels: Sequence[float] = LEVELS) -> None:
+        self.moments = Moments()
+        self.levels = levels
+        self.coverages = {name: Coverage(value, levels) for name, value in values.items() if isinstance(value, Spread)}
+
+    def add(self, draws: Tensor) -> None:
+        """Take up draws."""
+        draws = draws.double()
+        self.moments.add(draws)
+        for coverage in self.coverages.values():
+            coverage.add(draws)
+
+    def estimate(self) -> Estimate:
+        """Mean and variance of every unit, with their errors."""
+        return self.moments.estimate(torch.float64).each(Tensor.cpu)  # type: ignore[no-any-return]
+
+
+class Coverage:
+    """How many draws of every unit fall into its central intervals."""
+
+    def __init__(self, value: Spread, levels: Sequence[float]) -> None:
+        self.center = value.loc.double()
+        self.halves = [value.interval(level)[1].double() - self.center for level in levels]
+        self.counts = torch.zeros(len(levels), *self.center.shape, dtype=torch.int64, device=self.center.device)
+
+    def add(self, draws: Tensor) -> None:
+        """Take up draws."""
+        distance = (draws - self.center).abs()
+        for count, half in zip(self.counts, self.halves, strict=True):
+            count += (distance <= half).sum(0)
+
+
+class Histogram:
+    """Counts of draws in equal bins about a center; where a draw falls outside, a unit's bins double their width."""
+
+    BINS = 96
+
+    def __init__(self, center: Tensor, width: Tensor) -> None:
+        self.center, self.width = center.double(), width.double()
+        self.counts = torch.zeros(*center.shape, self.BINS, dtype=torch.int64, device=center.device)
+
+    def add(self, draws: Tensor) -> None:
+        """Take up draws of units in one dimension."""
+        position = (draws.double() - self.center) / self.width
+        while (outside := (position.abs() >= self.BINS // 2).any(0)).any():
+            self._widen(outside)
+            position = torch.where(outside, position / 2, position)
+        bins = (position + self.BINS // 2).floor().long().T  # shape: (units, draws)
+        self.counts.scatter_add_(1, bins, torch.ones_like(bins))
+
+    def _widen(self, which: Tensor) -> None:
+        pairs = self.counts.unflatten(1, (-1, 2)).sum(2)
+        merged = F.pad(pairs, (self.BINS // 4, self.BINS // 4))
+        self.counts = torch.where(which[:, None], merged, self.counts)
+        self.width = torch.where(which, 2 * self.width, self.width)

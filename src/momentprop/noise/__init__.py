@@ -1,0 +1,1 @@
+"""Noise: named distributions, and the gradients of draws."""

@@ -1,0 +1,1 @@
+"""Rules of operations that move elements, and of linear and bilinear maps."""

@@ -1,0 +1,87 @@
+r"""Einstein sums of values and plain tensors, two factors at a time."""
+
+import string
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from momentprop.dispatch import MissingRule, rule
+from momentprop.dispatch import where as place
+from momentprop.rules.linear.products import matrix_product
+from momentprop.values import Normal
+
+Random = Any  # a value or a plain tensor
+
+
+@rule("einsum", on=Normal)
+def einsum(equation: str, *operands: Random) -> Normal:
+    r"""Moments of an Einstein sum: of one value a sum, of two a sum of products of independent factors.
+
+    A dimension that only one factor has is summed there first, so that no element meets itself. One value given twice
+    with the same letters is squared. Three or more factors are multiplied from left to right.
+
+    Error: exact for independent elements of one or two factors; of more, the elements of each product are taken as
+    independent
+    Source: paper, eq. linear and "Product"
+    """
+    factors = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], Sequence) else list(operands)
+    letters, result = _spelled_out(equation, [factor.ndim for factor in factors])
+    product, of_product = factors[0], letters[0]
+    for i in range(1, len(factors)):
+        wanted = set(result).union(*letters[i + 1 :])
+        is_last = i == len(factors) - 1
+        kept = result if is_last else "".join(letter for letter in _once(of_product + letters[i]) if letter in wanted)
+        product, of_product = _pair(product, of_product, factors[i], letters[i], kept), kept
+    return product if of_product == result else _single(product, of_product, result)  # type: ignore[no-any-return]
+
+
+def _spelled_out(equation: str, ndims: list[int]) -> tuple[list[str], str]:
+    """The letters of each operand and of the result, with a letter for each dimension under an ellipsis."""
+    left, arrow, result = equation.replace(" ", "").partition("->")
+    subscripts = left.split(",")
+    free = [letter for letter in reversed(string.ascii_letters) if letter not in equation]
+    hidden = [ndim - len(letters.replace("...", "")) for letters, ndim in zip(subscripts, ndims, strict=True)]
+    shared = "".join(free[: max(0, *hidden)])
+    letters = [
+        part.replace("...", shared[len(shared) - count :]) for part, count in zip(subscripts, hidden, strict=True)
+    ]
+    if not arrow:
+        once = sorted(letter for letter in set(left) if letter.isalpha() and left.count(letter) == 1)
+        result = "..." + "".join(once)
+    return letters, result.replace("...", shared)
+
+
+def _once(letters: str) -> str:
+    return "".join(dict.fromkeys(letters))
+
+
+def _single(factor: Random, letters: str, result: str) -> Random:
+    """A sum, a diagonal or a new order of the dimensions of one factor: all of them add elements."""
+    if isinstance(factor, Normal):
+        return factor.each(lambda part: torch.einsum(f"{letters}->{result}", part))
+    return torch.einsum(f"{letters}->{result}", factor)
+
+
+def _pair(x: Random, of_x: str, y: Random, of_y: str, result: str) -> Random:
+    if x is y:
+        if of_x != of_y:
+            raise MissingRule(f"no rule for 'einsum' of one value under different letters at {place()}")
+        return _single(torch.square(x), of_x, result)
+    x, of_x = _without_private(x, of_x, y, of_y, result)
+    y, of_y = _without_private(y, of_y, x, of_x, result)
+    x, of_x = _without_private(x, of_x, y, of_y, result)  # a dimension of length one that y summed away
+    equation = f"{of_x},{of_y}->{result}"
+    if not isinstance(x, Normal) and not isinstance(y, Normal):
+        return torch.einsum(equation, x, y)
+    return matrix_product(lambda a, b: torch.einsum(equation, a, b), x, y)
+
+
+def _without_private(x: Random, of_x: str, y: Random, of_y: str, result: str) -> tuple[Random, str]:
+    """The factor summed over the dimensions that neither the result nor, with more than one element, the other has."""
+
+    def is_shared(letter: str) -> bool:
+        return letter in result or (letter in of_y and y.shape[of_y.index(letter)] > 1)
+
+    kept = "".join(letter for letter in _once(of_x) if is_shared(letter))
+    return (x, of_x) if kept == of_x else (_single(x, of_x, kept), kept)

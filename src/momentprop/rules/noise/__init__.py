@@ -1,0 +1,1 @@
+"""Rules of noise and of stochastic units."""

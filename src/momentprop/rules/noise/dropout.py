@@ -1,0 +1,73 @@
+r"""Dropout as multiplicative noise, propagated instead of sampled.
+
+A value of type `Sample` has no rule here: torch's own dropout draws its noise.
+"""
+
+import torch
+
+from momentprop.dispatch import rule
+from momentprop.rules.attention.notes import keep_note
+from momentprop.values import Mean, Normal
+
+_ALPHA = -1.7580993408473766  # the value SELU saturates at, which alpha dropout sets dropped units to
+
+
+def _keep_or_drop(input: Normal, p: float, training: bool) -> Normal:
+    if not training or p == 0:
+        return input
+    if p == 1:
+        return input.each(torch.zeros_like)  # type: ignore[no-any-return]
+    return input.of(input.loc.clone(), (input.variance + p * input.loc * input.loc) / (1 - p))
+
+
+def _alpha_scale(p: float) -> float:
+    """What alpha dropout multiplies by, so that standard units keep mean 0 and variance 1."""
+    return 0.0 if p == 1 else float((1 - p) * (1 + p * _ALPHA**2)) ** -0.5
+
+
+@rule("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", on=Normal)
+def dropout(input: Normal, p: float = 0.5, training: bool = True, inplace: bool = False) -> Normal:
+    r"""Moments of $X B / (1-p)$, $B$ one with probability $1-p$: $\mu' = \mu$, $\sigma'^2 = (\sigma^2 + p\mu^2)/(1-p)$.
+
+    Error: exact (the variants that drop whole channels correlate the units of a channel, which is ignored)
+    Source: paper, "Product" with Bernoulli noise
+    """
+    result = _keep_or_drop(input, p, training)
+    return result if result is input or p == 1 else keep_note(result, input, p)
+
+
+@rule("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", on=Mean)
+def dropout_mean(input: Mean, p: float = 0.5, training: bool = True, inplace: bool = False) -> Mean:
+    r"""The mean of dropout, which is the mean of its input.
+
+    Error: exact
+    Source: paper, AP1
+    """
+    return input.of(torch.zeros_like(input.loc)) if training and p == 1 else input
+
+
+@rule("alpha_dropout", "feature_alpha_dropout", on=Normal)
+def alpha_dropout(input: Normal, p: float = 0.5, training: bool = False, inplace: bool = False) -> Normal:
+    r"""Moments of $a(XB + \alpha'(1-B)) + b$: $\mu' = a(1-p)\mu$, $\sigma'^2 = a^2(1-p)(\sigma^2 + p(\mu-\alpha')^2)$.
+
+    Here $\alpha' = -1.758$, $a = ((1-p)(1+p\alpha'^2))^{-1/2}$ and $b = -a p \alpha'$.
+
+    Error: exact
+    Source: definition of alpha dropout
+    """
+    if not training or p == 0:
+        return input
+    scale = _alpha_scale(p)
+    shifted = input.loc - _ALPHA
+    spread = input.variance + p * shifted * shifted
+    return input.of(scale * (1 - p) * input.loc, scale * scale * (1 - p) * spread)
+
+
+@rule("alpha_dropout", "feature_alpha_dropout", on=Mean)
+def alpha_dropout_mean(input: Mean, p: float = 0.5, training: bool = False, inplace: bool = False) -> Mean:
+    r"""The mean of alpha dropout, $a(1-p)\mu$.
+
+    Error: exact
+    Source: definition of alpha dropout
+    """
+    return input.of(_alpha_scale(p) * (1 - p) * input.loc) if training and p > 0 else input

@@ -1,0 +1,178 @@
+r"""Rules for the stochastic units of `momentprop.functional`: binary, categorical, noisy activations."""
+
+from collections.abc import Callable
+from inspect import signature, unwrap
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from momentprop import paper
+from momentprop.dispatch import rule
+from momentprop.distributions import LOGISTIC_VARIANCE
+from momentprop.functional import noise as injected
+from momentprop.functional import units
+from momentprop.functional.noise import noise_moments
+from momentprop.functional.posterior import PosteriorMethod
+from momentprop.functional.units import Gradient, LogisticMethod, as_method, between
+from momentprop.kernels.bernoulli import bernoulli_laplace, bernoulli_quadrature, bernoulli_uniform
+from momentprop.kernels.fuse import Kernel, Moments, fused
+from momentprop.kernels.logistic import bernoulli_logistic
+from momentprop.kernels.probit import bernoulli_probit
+from momentprop.noise.named import Standard, named, standard
+from momentprop.rules.reductions.softmax import log_posterior
+from momentprop.values import Certain, Fitted, Logistic, Mean, Normal, Sample
+
+
+def _bernoulli(probability: Callable[[Tensor, Tensor], Tensor]) -> Kernel:
+    def kernel(mean: Tensor, variance: Tensor) -> Moments:
+        p = probability(mean, variance)
+        return Moments(p, p * (1 - p))
+
+    return kernel
+
+
+_EXACT: dict[str, Kernel] = {
+    "logistic": bernoulli_logistic,
+    "normal": bernoulli_probit,
+    "uniform": bernoulli_uniform,
+    "laplace": bernoulli_laplace,
+}
+_OF_A_SUM: dict[str, Kernel] = {"ap2a": _bernoulli(paper.ap2a), "ap2b": _bernoulli(paper.ap2b)}
+_OF_LOGISTIC: dict[str, Kernel] = {"pea": _bernoulli(paper.pea), "mackay": _bernoulli(paper.mackay)}
+
+
+@rule("stochastic_binary", on=Normal)
+def stochastic_binary(
+    input: Normal,
+    noise: str | Distribution = "logistic",
+    low: float = 0.0,
+    high: float = 1.0,
+    method: LogisticMethod | None = None,
+    gradient: Gradient = "straight_through",
+    training: bool = True,
+) -> Normal:
+    r"""Moments of a binary unit of noise $Z$ in $\{0, 1\}$: $\mu' = E\,F(X)$ and $\sigma'^2 = \mu'(1-\mu')$.
+
+    $F$ is the noise's distribution function. For normal, Laplace and uniform noise $E\,F(X)$ is a closed form, for
+    logistic noise a mixture of probits, and otherwise a quadrature over $X$. The methods `ap2a` and `ap2b` take $X - Z$
+    as normal and as logistic.
+
+    Error: 1e-5 (normal noise: exact, 5e-6 in float32; noise without a name: 1e-4 in float32); of the paper's methods:
+    AP2a 0.98, AP2b 0.91, MacKay 1.43, PEA 2.3 (relative, of $\sigma'$, far tails, logistic noise)
+    Source: paper, "General Latent Variable Models", AP2a, AP2b, PEA, "Probit" (printed as an approximation, exact)
+    """
+    found = named(noise)
+    own = standard(found, input)
+    kernel, certain = _kernel(own, as_method(method or _default(input, own.name), own.name))
+    shift, unit = own.loc, own.scale
+    if method in _OF_A_SUM:  # in units in which the noise has the variance of the logistic one
+        shift, variance = noise_moments(found, input)
+        unit = (variance / LOGISTIC_VARIANCE).sqrt()
+    p, spread = fused(kernel, certain, (input.loc - shift) / unit, input.variance / (unit * unit))
+    return input.of(between(p, low, high), spread if (low, high) == (0.0, 1.0) else (high - low) ** 2 * spread)
+
+
+def _default(input: Normal, noise: str) -> LogisticMethod:
+    return "ap2b" if noise == "logistic" and isinstance(input, Logistic | Fitted) else "exact"
+
+
+def _kernel(noise: Standard, method: str) -> tuple[Kernel, Callable[[Tensor], Tensor] | None]:
+    """The kernel of a method, and its limit at zero variance, where that is the unit's own probability."""
+    if method == "exact":
+        return _EXACT.get(noise.name) or bernoulli_quadrature(noise.cdf, noise.kinks), noise.cdf
+    # AP2a and PEA do not tend to the probability at zero variance, and are not made to
+    certain = torch.sigmoid if method in ("ap2b", "mackay") and noise.name == "logistic" else None
+    return {**_OF_A_SUM, **_OF_LOGISTIC}[method], certain
+
+
+@rule("noisy_activation", on=Normal)
+def noisy_activation(
+    input: Normal, function: Callable[[Any], Any], noise: str | Distribution = "normal", training: bool = True
+) -> Any:
+    r"""Moments of $f(X - Z)$: those of $X - Z$, taken as normal, through the rule of $f$.
+
+    Error: that of the rule of $f$ for normal noise; beyond, that of taking $X - Z$ as normal
+    Source: paper, "General Latent Variable Models"
+    """
+    mean, variance = noise_moments(noise, input)
+    return function(input.of(input.loc - mean, input.variance + variance))
+
+
+@rule("binary_step", on=Normal)
+def binary_step(input: Normal, low: float = 0.0, high: float = 1.0) -> Normal:
+    r"""Moments of a hard threshold, by the rule of `heaviside` on the value's type.
+
+    Error: that of `heaviside`
+    Source: paper, "Heaviside Step Function"
+    """
+    unit = torch.heaviside(input, torch.ones((), dtype=input.dtype, device=input.device))  # type: ignore[arg-type]
+    return between(unit, low, high)  # type: ignore[no-any-return]
+
+
+@rule("gumbel_argmax", on=Normal)
+def gumbel_argmax(
+    input: Normal,
+    dim: int = -1,
+    method: PosteriorMethod | None = None,
+    gradient: Gradient = "straight_through",
+    training: bool = True,
+) -> Normal:
+    r"""Moments of the one-hot vector of $\arg\max_k (X_k + \Gamma_k)$: $\mu' = q$ and $\sigma'^2 = q(1 - q)$.
+
+    $q$ is the class posterior. Of the covariances $-q_k q_j$ of the classes nothing is kept.
+
+    Error: that of `log_softmax`
+    Source: paper, "Connection to argmax"
+    """
+    log_q = log_posterior(input, dim, method).movedim(-1, dim)
+    q = log_q.exp()
+    return input.of(q, -q * torch.expm1(log_q))
+
+
+def _register_on_certain(op: str, what: str) -> None:
+    """A unit at the mean of its input, or drawn: its own function on a tensor, out of training or in it."""
+    function = unwrap(getattr(units, op, None) or getattr(injected, op))
+    position = list(signature(function).parameters).index("training")
+
+    def register(on: type[Certain], training: bool, summary: str) -> None:
+        def unit(input: Certain, *args: Any, **kwargs: Any) -> Any:
+            kwargs["training"] = training  # noise acts on a value whatever the mode
+            return input.of(function(input.loc, *args[: position - 1], **kwargs))
+
+        unit.__name__ = op
+        unit.__doc__ = f"{summary}.\n\nError: exact up to quadrature\nSource: paper, AP1 and sampling"
+        rule(op, on=on)(unit)
+
+    register(Mean, False, f"The expectation of {what} at the mean of its input")
+    register(Sample, True, f"A draw of {what}")
+
+
+_register_on_certain("stochastic_binary", "a binary unit")
+_register_on_certain("noisy_activation", "a noisy activation")
+_register_on_certain("gumbel_argmax", "the largest of noisy inputs")
+_register_on_certain("add_noise", "the noisy input")
+_register_on_certain("multiply_noise", "the noisy input")
+
+
+@rule("add_noise", on=Normal)
+def add_noise(input: Normal, noise: str | Distribution, training: bool = True) -> Normal:
+    r"""Moments of $X + Z$ for independent noise $Z$: means and variances add.
+
+    Error: exact
+    Source: paper, "General Latent Variable Models"
+    """
+    mean, variance = noise_moments(noise, input)
+    return input.of(input.loc + mean, input.variance + variance)
+
+
+@rule("multiply_noise", on=Normal)
+def multiply_noise(input: Normal, noise: str | Distribution, training: bool = True) -> Normal:
+    r"""Moments of $X Z$ for independent noise $Z$, which is a product.
+
+    Error: exact
+    Source: paper, table of approximations, "Product"
+    """
+    mean, variance = noise_moments(noise, input)
+    return input.of(input.loc * mean, input.variance * (mean * mean + variance) + input.loc * input.loc * variance)

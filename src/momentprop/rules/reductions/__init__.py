@@ -1,0 +1,1 @@
+"""Rules of operations that mix units nonlinearly."""

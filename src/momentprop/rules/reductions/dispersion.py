@@ -1,0 +1,216 @@
+r"""Variances, standard deviations and lengths of vectors of random units, and the angles between them.
+
+All are functions of a sum of squares, whose mean and variance are exact; its root is taken as that of a gamma variable.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentprop.dispatch import rule
+from momentprop.kernels.fuse import Kernel, differentiable
+from momentprop.kernels.normalization import mean_square, root_mean_square
+from momentprop.kernels.ratio import cosine
+from momentprop.rules.linear.products import some_value
+from momentprop.rules.reductions.normalization import in_float
+from momentprop.values import Normal
+from momentprop.values.moments import mean_of, variance_of
+
+Dims = int | Sequence[int] | None
+
+
+def _statistic(input: Normal, kernel: Kernel, factor: float, dims: Sequence[int], keepdim: bool) -> Normal:
+    """A statistic of the units along `dims`, times a factor."""
+    places = [dim % max(input.ndim, 1) for dim in dims] or list(range(input.ndim))
+    kept = [dim for dim in range(input.ndim) if dim not in places]
+    shape = [1 if dim in places else size for dim, size in enumerate(input.shape)]
+
+    def grouped(part: Tensor) -> Tensor:
+        return part.permute(*kept, *places).reshape(*(part.shape[dim] for dim in kept), -1)
+
+    parts = [grouped(part) for part in in_float(input.loc, input.variance)]
+    mean, variance = (part[..., 0].to(input.dtype) for part in differentiable(kernel, *parts))
+    result = input.of(factor * mean, factor * factor * variance)
+    return result.each(lambda part: part.reshape(shape)) if keepdim else result
+
+
+def _as_dims(dim: Dims) -> list[int]:
+    return [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
+
+
+def _unbiased(
+    input: Normal, dim: Dims | bool, unbiased: bool | None, correction: float | None
+) -> tuple[list[int], float]:
+    """The dimensions, and $n/(n - c)$ for a correction $c$; torch also takes `unbiased` in the place of `dim`."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    if correction is None:
+        correction = 1.0 if unbiased is None else float(unbiased)
+    dims = _as_dims(dim)
+    n = math.prod([input.shape[d] for d in dims]) if dims else input.loc.numel()
+    return dims, n / (n - correction) if n > correction else math.nan
+
+
+@rule("var", on=Normal)
+def var(
+    input: Normal,
+    dim: Dims | bool = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Normal:
+    r"""Moments of the variance of $n$ independent elements, exact.
+
+    $\mu' = \frac{n}{n-c}\left(\overline{(\mu - \bar\mu)^2} + (1 - \frac1n)\overline{\sigma^2}\right)$ for a correction
+    $c$.
+
+    Error: exact for independent elements; 5e-6 in float32, 1e-10 in float64
+    Source: moments of a quadratic form in normal variables
+    """
+    dims, factor = _unbiased(input, dim, unbiased, correction)
+    return _statistic(input, partial(mean_square, centred=True), factor, dims, keepdim)
+
+
+@rule("std", on=Normal)
+def std(
+    input: Normal,
+    dim: Dims | bool = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Normal:
+    r"""Moments of the standard deviation of $n$ independent elements: the root of a gamma variable.
+
+    Error: 0.08; 0.02 for at least 16 elements
+    Source: moments of a quadratic form in normal variables; Nakagami distribution
+    """
+    dims, factor = _unbiased(input, dim, unbiased, correction)
+    return _statistic(input, partial(root_mean_square, centred=True), math.sqrt(factor), dims, keepdim)
+
+
+@rule("var_mean", on=Normal)
+def var_mean(
+    input: Normal,
+    dim: Dims | bool = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> tuple[Normal, Normal]:
+    r"""Moments of the variance and of the mean of $n$ independent elements, as if the two were independent.
+
+    Error: exact for independent elements; 5e-6 in float32, 1e-10 in float64
+    Source: moments of a quadratic form in normal variables
+    """
+    average: Any = torch.mean(input, _as_dims(None if isinstance(dim, bool) else dim) or None, keepdim)  # type: ignore[call-overload]
+    return var(input, dim, unbiased, keepdim, correction=correction), average
+
+
+@rule("std_mean", on=Normal)
+def std_mean(
+    input: Normal,
+    dim: Dims | bool = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> tuple[Normal, Normal]:
+    r"""Moments of the standard deviation and of the mean of $n$ independent elements, as if the two were independent.
+
+    Error: 0.08; 0.02 for at least 16 elements
+    Source: moments of a quadratic form in normal variables; Nakagami distribution
+    """
+    average: Any = torch.mean(input, _as_dims(None if isinstance(dim, bool) else dim) or None, keepdim)  # type: ignore[call-overload]
+    return std(input, dim, unbiased, keepdim, correction=correction), average
+
+
+@rule("linalg_vector_norm", on=Normal)
+def linalg_vector_norm(
+    x: Normal,
+    ord: float | str | None = 2,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+    out: None = None,
+) -> Normal:
+    r"""Moments of a norm: for $p = 2$ the root of a gamma variable with the mean and variance of the sum of squares.
+
+    For $p = 1$ and $p = \infty$, the sum and the maximum of the absolute values.
+
+    Error: 0.08; 0.02 for at least 16 elements
+    Source: moments of a quadratic form in normal variables; Nakagami distribution
+    """
+    value: Any = x if dtype is None else x.each(lambda part: part.to(dtype))
+    dims = _as_dims(dim)
+    if ord is None or ord == "fro" or ord == 2:
+        n = math.prod([value.shape[d] for d in dims]) if dims else value.loc.numel()
+        return _statistic(value, partial(root_mean_square, centred=False), math.sqrt(n), dims, keepdim)
+    size: Any = torch.abs(value)
+    if ord == 1:
+        return size.sum(dims or None, keepdim)  # type: ignore[no-any-return]
+    if ord == math.inf:
+        return size.amax(dims or (), keepdim)  # type: ignore[no-any-return]
+    raise ValueError(f"the norm of a random value is known for the orders 1, 2 and inf, but not for {ord!r}")
+
+
+@rule("norm", on=Normal)
+def norm(
+    input: Normal,
+    p: float | str | None = "fro",
+    dim: Dims = None,
+    keepdim: bool = False,
+    out: None = None,
+    dtype: torch.dtype | None = None,
+) -> Normal:
+    r"""Moments of a norm of the elements, as of `linalg_vector_norm`.
+
+    Error: 0.08; 0.02 for at least 16 elements
+    Source: moments of a quadratic form in normal variables; Nakagami distribution
+    """
+    return linalg_vector_norm(input, p, dim, keepdim, dtype=dtype)
+
+
+@rule("linalg_norm", on=Normal)
+def linalg_norm(
+    A: Normal,
+    ord: float | str | None = None,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    out: None = None,
+    dtype: torch.dtype | None = None,
+) -> Normal:
+    r"""Moments of a norm of vectors, or of the Frobenius norm of matrices, as of `linalg_vector_norm`.
+
+    Error: 0.08; 0.02 for at least 16 elements
+    Source: moments of a quadratic form in normal variables; Nakagami distribution
+    """
+    of_matrix = len(_as_dims(dim)) == 2 or (dim is None and A.ndim > 1)
+    if of_matrix and ord not in (None, "fro"):
+        raise ValueError(f"of the norms of a random matrix only the Frobenius norm is known, but not {ord!r}")
+    return linalg_vector_norm(A, ord, dim, keepdim, dtype=dtype)
+
+
+@rule("cosine_similarity", on=Normal)
+def cosine_similarity(x1: Normal | Tensor, x2: Normal | Tensor, dim: int = 1, eps: float = 1e-8) -> Normal:
+    r"""Moments of $X\cdot Y/(\lVert X\rVert\lVert Y\rVert)$, with lognormal lengths.
+
+    Of a value with itself it is certain. For vectors of two or three units the deviation can be off by a factor of two.
+
+    Error: 0.1 for at least 32 elements
+    Source: moments of the lognormal distribution
+    """
+    if isinstance(x1, Normal) and x1 is x2:
+        ones = torch.ones_like(x1.loc.select(dim, 0))
+        return x1.of(ones, torch.zeros_like(ones))
+    parts = torch.broadcast_tensors(mean_of(x1), variance_of(x1), mean_of(x2), variance_of(x2))
+    loc, variance = differentiable(partial(cosine, least=eps), *(part.movedim(dim, -1) for part in in_float(*parts)))
+    dtype = torch.promote_types(x1.dtype, x2.dtype)
+    return some_value(x1, x2).of(loc[..., 0].to(dtype), variance[..., 0].to(dtype))

@@ -1,0 +1,33 @@
+r"""The logarithm of a sum of exponentials."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from momentprop.dispatch import rule
+from momentprop.kernels import logsumexp as kernels
+from momentprop.kernels.fuse import fused
+from momentprop.rules.reductions.maximum import over_dims
+from momentprop.values import Normal
+
+
+@rule("logsumexp", on=Normal)
+def logsumexp(input: Normal, dim: int | Sequence[int], keepdim: bool = False) -> Normal:
+    r"""Moments of $\log\sum_k e^{X_k}$ of independent elements along one or several dimensions.
+
+    The largest of $X_k + G_k$ with standard Gumbel noises $G_k$ is $T = \log\sum_k e^{X_k} + G$ with one such noise
+    $G$. So $\mu' = E\,T - \gamma$ and $\sigma'^2 = \mathrm{Var}\,T - \pi^2/6$, where
+    $P(T \le t) = \prod_k E\exp(-e^{X_k - t})$ is integrated numerically. Where that difference would cancel, the
+    cumulants of the sum take over; see `kernels.logsumexp`. Less a score, the mean is the expected cross-entropy
+    $E[-\log\mathrm{softmax}(X)_y]$, an upper bound of that of the class posterior.
+
+    Error: 3e-4 of $\sigma'$ in mean and deviation for up to 100 elements; for 1000 equal ones 1e-3 and 0.01, for 10,000
+    0.01 and 0.2; of a sure winner's expected cross-entropy 1 %
+    Source: the Gumbel race; Fenton and Wilkinson
+    """
+
+    def along_last(last: Any) -> Any:
+        if last.shape[-1] == 1:
+            return last.squeeze(-1)
+        return input.of(*fused(kernels.logsumexp, None, last.loc, last.variance))
+
+    return over_dims(along_last, input, dim, keepdim)  # type: ignore[no-any-return]

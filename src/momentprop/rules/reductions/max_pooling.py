@@ -1,0 +1,140 @@
+r"""Max pooling: the windows are gathered along a new last dimension, and the maximum of each is taken.
+
+Windows are gathered inside the kernel, so that only the input is saved for the backward pass, and at most a copy of
+window size times output size is made. Padding has a mean of $-\infty$ and never wins.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from momentprop.dispatch import rule
+from momentprop.kernels.fuse import Moments, fused
+from momentprop.rules.linear.averaging import Size, per_dim
+from momentprop.rules.reductions.maximum import comparison
+from momentprop.values import Normal
+
+Gather = Callable[[Tensor, float], Tensor]
+"""Windows of a tensor along a new last dimension, with the number for elements outside."""
+
+
+class _Sliding(NamedTuple):
+    """Equal windows along one dimension."""
+
+    extent: int  # from the first to the last element of a window
+    stride: int
+    dilation: int
+    padding: tuple[int, int]
+
+
+def _sliding(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> _Sliding:
+    extent = (kernel - 1) * dilation + 1
+    if 2 * padding > extent:
+        raise ValueError(f"padding {padding} is more than half of the window, which extends over {extent} elements")
+    room = size + 2 * padding - extent
+    count = (-(-room // stride) if ceil_mode else room // stride) + 1
+    if ceil_mode and (count - 1) * stride >= size + padding:
+        count -= 1  # a window that starts in the padding on the right is dropped
+    if count < 1:
+        raise ValueError(f"a window of {extent} elements does not fit into {size} with a padding of {padding}")
+    return _Sliding(extent, stride, dilation, (padding, (count - 1) * stride + extent - size - padding))
+
+
+def _gather_sliding(windows: list[_Sliding]) -> Gather:
+    borders = [side for window in reversed(windows) for side in window.padding]
+
+    def gather(x: Tensor, outside: float) -> Tensor:
+        x = F.pad(x, borders, value=outside)
+        first = x.ndim - len(windows)
+        for dim, (extent, stride, dilation, _) in enumerate(windows, first):
+            x = x.unfold(dim, extent, stride)[..., ::dilation]
+        return x.flatten(-len(windows))
+
+    return gather
+
+
+def _gather_adaptive(sizes: list[tuple[int, int]]) -> Gather:
+    r"""Windows from $\lfloor i n/m \rfloor$ to $\lceil (i+1) n/m \rceil$, whose lengths may differ."""
+
+    def gather(x: Tensor, outside: float) -> Tensor:
+        first = x.ndim - len(sizes)
+        for dim, (size, count) in enumerate(sizes, first):
+            start = torch.arange(count, device=x.device) * size // count
+            length = ((torch.arange(count, device=x.device) + 1) * size + count - 1) // count - start
+            longest = max(((i + 1) * size + count - 1) // count - i * size // count for i in range(count))
+            offset = torch.arange(longest, device=x.device)
+            index = torch.where(offset < length[:, None], start[:, None] + offset, size)  # past the end: outside
+            x = F.pad(x.movedim(dim, -1), [0, 1], value=outside)
+            x = x.index_select(-1, index.flatten()).unflatten(-1, index.shape).movedim(-2, dim)
+        return x.flatten(-len(sizes))
+
+    return gather
+
+
+def _pooled(input: Normal, gather: Gather) -> Normal:
+    kernel = comparison(input)
+
+    def windowed(mean: Tensor, variance: Tensor) -> Moments:
+        return kernel(gather(mean, -torch.inf), gather(variance, 0.0))
+
+    return input.of(*fused(windowed, None, input.loc, input.variance))
+
+
+def _refuse_indices(op: str) -> NoReturn:
+    raise ValueError(f"{op} was asked for indices, but the index of a random maximum is random: `return_indices=False`")
+
+
+def _register_pool(op: str, dims: int) -> None:
+    def pool(
+        input: Normal,
+        kernel_size: Size,
+        stride: Size | None = None,
+        padding: Size = 0,
+        dilation: Size = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Normal:
+        if return_indices:
+            _refuse_indices(op)
+        given = (kernel_size, kernel_size if stride is None or stride == [] else stride, padding, dilation)
+        kernels, strides, paddings, dilations = (per_dim(size, dims) for size in given)
+        settings = zip(input.shape[-dims:], kernels, strides, paddings, dilations, strict=True)
+        return _pooled(input, _gather_sliding([_sliding(*setting, ceil_mode=ceil_mode) for setting in settings]))
+
+    _register(op, pool, "the largest of each window")
+
+
+def _register_adaptive_pool(op: str, dims: int) -> None:
+    def pool(input: Normal, output_size: int | Sequence[int | None] | None, return_indices: bool = False) -> Normal:
+        if return_indices:
+            _refuse_indices(op)
+        asked = list(output_size) if isinstance(output_size, Sequence) else [output_size] * dims
+        sizes = input.shape[-dims:]
+        return _pooled(input, _gather_adaptive([(n, n if m is None else m) for n, m in zip(sizes, asked, strict=True)]))
+
+    _register(op, pool, "the largest of each adaptive window")
+
+
+def _register(op: str, pool: Callable[..., Normal], what: str) -> None:
+    pool.__name__ = op
+    pool.__doc__ = rf"""Moments of {what}, whose elements are taken as independent.
+
+    Error: as `maximum_of`: of one variance, 0.025 for windows of 2 x 2, 0.059 for 3 x 3, 1e-5 for more than 16 elements
+    Source: paper, "Max and Leaky ReLU"
+    """
+    rule(op, on=Normal)(pool)
+
+    def with_indices(*args: Any, **kwargs: Any) -> NoReturn:
+        _refuse_indices(op)
+
+    with_indices.__name__ = f"{op}_with_indices"
+    with_indices.__doc__ = f"Refused: `{op}` of a random value has no indices.\n\nError: none\nSource: definition"
+    rule(with_indices.__name__, on=Normal)(with_indices)
+
+
+for _dims in (1, 2, 3):
+    _register_pool(f"max_pool{_dims}d", _dims)
+    _register_adaptive_pool(f"adaptive_max_pool{_dims}d", _dims)

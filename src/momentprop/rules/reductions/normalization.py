@@ -1,0 +1,208 @@
+r"""Normalization by the statistics of the value itself: layer, root-mean-square, group and instance normalization.
+
+The statistics are random, and correlated with what they normalize; `kernels.normalization` takes both into account. The
+results of a group are correlated with each other (their squares sum to a constant), which is ignored from there on.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from momentprop.dispatch import rule
+from momentprop.kernels.fuse import Kernel, Moments, differentiable
+from momentprop.kernels.normalization import normalized
+from momentprop.kernels.ratio import over_response, over_sum
+from momentprop.rules.linear.products import product_variance, some_value
+from momentprop.values import Normal
+from momentprop.values.moments import is_random, mean_of, variance_of
+
+Grouping = Callable[[Tensor], Tensor]
+Parameter = Normal | Tensor | None
+
+
+def in_float(*parts: Tensor) -> list[Tensor]:
+    """The tensors in float32, if they are in half precision."""
+    return [part.float() if part.dtype in (torch.float16, torch.bfloat16) else part for part in parts]
+
+
+def over_groups(input: Normal, kernel: Kernel, grouping: Grouping, *more: Tensor) -> Normal:
+    """Apply a kernel that acts along the last dimension to the groups that `grouping` lays there; in float32."""
+    parts = (grouping(part) for part in in_float(input.loc, input.variance, *more))
+    return input.of(*differentiable(kernel, *parts))
+
+
+def _along(input: Normal, dim: int, kernel: Kernel, *more: Tensor) -> Normal:
+    """Apply a kernel that acts along the last dimension along another one."""
+    value = over_groups(input, kernel, lambda part: part.movedim(dim, -1), *more)
+    return value.each(lambda part: part.movedim(-1, dim).to(input.dtype))  # type: ignore[no-any-return]
+
+
+def _normalized(
+    input: Normal | Tensor,
+    weight: Parameter,
+    bias: Parameter,
+    plain: Callable[[Any, Any, Any], Tensor],
+    grouping: Grouping,
+    *,
+    eps: float,
+    centred: bool = True,
+    per_channel: bool = False,
+) -> Normal:
+    """A normalization with its weight and bias; `plain` is torch's own, of an input, a weight and a bias."""
+    with torch.no_grad():
+        certain = plain(*(None if part is None else mean_of(part).detach() for part in (input, weight, bias)))
+    if per_channel:
+        weight, bias = (_channels(part, input.ndim) for part in (weight, bias))
+    if not isinstance(input, Normal):
+        return _affine(plain(input, None, None), weight, bias)
+    value = over_groups(input, partial(normalized, centred=centred, eps=eps), grouping)
+    value = _affine(value.each(lambda part: part.reshape(input.shape)), weight, bias)
+    loc, variance = (part.to(certain.dtype) for part in (value.loc, value.variance))
+    group = grouping(input.variance)
+    known = (group == 0).all(-1, keepdim=True).expand_as(group).reshape(input.shape)
+    # where all is certain: torch's own rounding, with our derivatives
+    return value.of(torch.where(known, certain + (loc - loc.detach()), loc), variance)
+
+
+def _affine(value: Normal | Tensor, weight: Parameter, bias: Parameter) -> Normal:
+    loc, variance = mean_of(value), variance_of(value)
+    if weight is not None:
+        loc = loc * mean_of(weight)
+        if is_random(value) or is_random(weight):
+            variance = product_variance(torch.mul, value, weight)
+    if bias is not None:
+        loc, variance = loc + mean_of(bias), variance + variance_of(bias) if is_random(bias) else variance
+    result: Normal = some_value(value, weight, bias).of(loc, variance)
+    return result
+
+
+def _channels(parameter: Any, ndim: int) -> Parameter:
+    return None if parameter is None else parameter.reshape([-1] + [1] * (ndim - 2))
+
+
+@rule("layer_norm", on=Normal)
+def layer_norm(
+    input: Normal | Tensor,
+    normalized_shape: Sequence[int],
+    weight: Parameter = None,
+    bias: Parameter = None,
+    eps: float = 1e-5,
+) -> Normal:
+    r"""Moments of $(X_i - \bar X)/\sqrt{S + \epsilon}$ with $S = \frac1n\sum_i(X_i - \bar X)^2$ random.
+
+    By quadrature of $E\,Y = \int \frac{e^{-t\epsilon}}{\sqrt{\pi t}}E[C e^{-tS}]dt$, and one like it for $E\,Y^2$: the
+    integrands are closed forms. Weight and bias may be random too, independent of the input. The error is larger
+    for groups of four and three units (5e-4) and two (0.1), and where one unit has most of the variance: up to 0.1 for
+    groups of less than 16 units, otherwise 0.3.
+
+    Error: 2e-5 for groups of at least 5 units
+    Source: Laplace transform of a quadratic form in normal variables
+    """
+    dims = len(normalized_shape)
+    plain = lambda x, weight, bias: F.layer_norm(x, normalized_shape, weight, bias, eps)  # noqa: E731
+    return _normalized(input, weight, bias, plain, lambda part: part.flatten(-dims), eps=eps)
+
+
+@rule("rms_norm", on=Normal)
+def rms_norm(
+    input: Normal | Tensor, normalized_shape: Sequence[int], weight: Parameter = None, eps: float | None = None
+) -> Normal:
+    r"""Moments of $X_i/\sqrt{S + \epsilon}$ with $S = \frac1n\sum_i X_i^2$ random, as for `layer_norm`.
+
+    Error: 2e-5 for groups of at least 5 units
+    Source: Laplace transform of a quadratic form in normal variables
+    """
+    dims = len(normalized_shape)
+    plain = lambda x, weight, _: F.rms_norm(x, normalized_shape, weight, eps)  # noqa: E731
+    if eps is None:
+        eps = torch.finfo(in_float(mean_of(input))[0].dtype).eps
+    return _normalized(input, weight, None, plain, lambda part: part.flatten(-dims), eps=eps, centred=False)
+
+
+@rule("group_norm", on=Normal)
+def group_norm(
+    input: Normal | Tensor, num_groups: int, weight: Parameter = None, bias: Parameter = None, eps: float = 1e-5
+) -> Normal:
+    r"""Moments of the normalization of each group of channels, as for `layer_norm`.
+
+    Error: 2e-5 for groups of at least 5 units
+    Source: Laplace transform of a quadratic form in normal variables
+    """
+    plain = lambda x, weight, bias: F.group_norm(x, num_groups, weight, bias, eps)  # noqa: E731
+    grouping = lambda part: part.reshape(part.shape[0], num_groups, -1)  # noqa: E731
+    return _normalized(input, weight, bias, plain, grouping, eps=eps, per_channel=True)
+
+
+@rule("instance_norm", on=Normal)
+def instance_norm(
+    input: Normal | Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Parameter = None,
+    bias: Parameter = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Normal:
+    r"""Moments of the normalization of each channel of each instance, as for `layer_norm`, or by running statistics.
+
+    The running statistics are updated, in training, by the expectations of those of the instances: for the variance,
+    the unbiased one of the means plus the mean of the variances.
+
+    Error: 2e-5 for at least 5 positions; exact for running statistics
+    Source: Laplace transform of a quadratic form in normal variables; law of total variance
+    """
+    if not use_input_stats:
+        scaled: Any = F.batch_norm(input, running_mean, running_var, None, None, False, momentum, eps)  # type: ignore[arg-type]
+        return _affine(scaled, *(_channels(part, scaled.ndim) for part in (weight, bias)))
+    plain = lambda x, weight, bias: F.instance_norm(x, None, None, weight, bias, True, momentum, eps)  # noqa: E731
+    result = _normalized(input, weight, bias, plain, lambda part: part.flatten(2), eps=eps, per_channel=True)
+    if running_mean is not None and running_var is not None:
+        with torch.no_grad():
+            mean, variance = mean_of(input).detach().flatten(2), variance_of(input).detach().flatten(2)
+            total = mean.var(-1) + variance.mean(-1)
+            running_mean.lerp_(mean.mean((0, 2)).to(running_mean.dtype), momentum)
+            running_var.lerp_(total.mean(0).to(running_var.dtype), momentum)
+    return result
+
+
+@rule("normalize", on=Normal)
+def normalize(input: Normal, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Normal:
+    r"""Moments of $X/\max(\lVert X\rVert, \epsilon)$ for the Euclidean norm, as of `rms_norm`.
+
+    For $p = 1$ the norm is taken as lognormal, jointly with the units, which is off by up to 0.25 for vectors of 8
+    units, 0.08 for 32 and 0.03 for 128.
+
+    Error: 2e-5 for vectors of at least 5 units
+    Source: Laplace transform of a quadratic form in normal variables
+    """
+    if p not in (1, 2):
+        raise ValueError(f"a random value can be normalized by its norm for p=1 or p=2, but p is {p}")
+    if p == 2:
+        return _along(input, dim, partial(_over_length, least=eps))
+    size: Any = torch.abs(input)  # type: ignore[arg-type]
+    return _along(input, dim, partial(over_sum, least=eps), size.loc, size.variance)
+
+
+def _over_length(mean: Tensor, variance: Tensor, least: float) -> Moments:
+    n = mean.shape[-1]
+    moments = normalized(mean, variance, centred=False, least=least * least / n)
+    return Moments(moments.mean / math.sqrt(n), moments.variance / n)
+
+
+@rule("local_response_norm", on=Normal)
+def local_response_norm(input: Normal, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Normal:
+    r"""Moments of $X_i/S^\beta$ with $S = k + \frac{\alpha}{m}\sum_j X_j^2$ over a window of $m$ channels.
+
+    $S$ is taken as lognormal, and a unit as normal under the weights $S^{-\beta}$ and $S^{-2\beta}$. Stronger responses
+    are less accurate: 0.03 for $\alpha = 0.01$, 0.15 for 0.1, with deviations of the units up to 4.
+
+    Error: 0.01 for $\alpha = 10^{-4}$
+    Source: moments of the lognormal distribution
+    """
+    return _along(input, 1, partial(over_response, size=size, alpha=alpha, beta=beta, k=k))

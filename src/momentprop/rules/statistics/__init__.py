@@ -1,0 +1,1 @@
+"""Rules for the statistics of a data set."""

@@ -1,0 +1,1 @@
+"""Every private hook into torch, guarded."""

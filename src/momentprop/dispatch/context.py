@@ -7,22 +7,24 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from momentprop.dispatch.call import Call
+
 Fallback = Callable[[type[Any], Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 """Makes the result of an operation that has no rule, from the type of its values, the operation and its arguments."""
 
 
 class Watcher:
-    """Is shown the result of every operation on values, those inside a rule excepted, and may give another one."""
+    """Is shown the result of every operation on values, except those inside a rule, and may give another one."""
 
     def start(self, inputs: Sequence[Any]) -> None:
-        """A forward pass begins with these arguments."""
+        """Begin a forward pass with these arguments."""
 
-    def after(self, op: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
-        """What becomes of the fresh result of an operation."""
+    def after(self, call: Call, result: Any) -> Any:
+        """Return what becomes of the fresh result of an operation."""
         return result
 
     def finish(self) -> None:
-        """The forward pass has ended without an error."""
+        """End a forward pass that has met no error."""
 
 
 class Context(TorchFunctionMode):
@@ -32,15 +34,25 @@ class Context(TorchFunctionMode):
     watcher: Watcher | None = None  # none while a rule runs: the operations inside are the rule's own
     suspended: bool = False  # then operations on values find their rules as if there were no context
 
-    def on_plain(
-        self, function: Callable[..., Any], body: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    def run(
+        self,
+        function: Callable[..., Any],
+        body: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        values: Sequence[Any],
     ) -> Any:
-        """Apply an operation without a value among its arguments; `body` is what it does to plain tensors."""
-        return body(*args, **kwargs)
+        """Apply an operation with these values among its arguments; `body` is what it does to plain tensors."""
+        raise NotImplementedError
+
+
+def is_running() -> bool:
+    """Return whether any mode is entered in this thread."""
+    return torch._C._len_torch_function_stack() > 0
 
 
 def current() -> Context | None:
-    """The innermost context that is entered in this thread."""
+    """Return the innermost context that is entered in this thread."""
     for level in reversed(range(torch._C._len_torch_function_stack())):
         mode = torch._C._get_function_stack_at(level)
         if isinstance(mode, Context):
@@ -50,7 +62,7 @@ def current() -> Context | None:
 
 @contextlib.contextmanager
 def suspended() -> Iterator[None]:
-    """Let rules use values of a type of their own, which the context would make values of its type."""
+    """Let rules use values of a type of their own, which the context would convert to its type."""
     context = current()
     if context is None or context.suspended:
         yield

@@ -119,3 +119,15 @@ def _saturation_near(
     drift = torch.expm1(centre)
     below = torch.exp(2 * centre) * torch.expm1(sigma * sigma) + 2 * first * drift - second
     return torch.where(positive, -first, first - drift), torch.where(positive, second, below) - first * first
+
+
+def lognormal_of_base(mean: Tensor, variance: Tensor, base: Tensor) -> Moments:
+    r"""Moments of $c^X$ for a tensor of positive bases $c$."""
+    moments = lognormal(mean, variance, partial(torch.pow, base), torch.log(base))
+
+    def partials() -> Partials:
+        assert moments.partials is not None
+        by_mean, by_variance, by_rate = moments.partials()
+        return by_mean, by_variance, (by_rate[0] / base, by_rate[1] / base)
+
+    return Moments(moments.mean, moments.variance, partials)

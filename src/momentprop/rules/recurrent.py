@@ -12,8 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.dispatch import rule
+from momentprop.dispatch import Call, rule
+from momentprop.dispatch.registry import composite, moves
 from momentprop.values import Mean, Normal
+from momentprop.values.base import Value
 
 Random = Any  # a value or a plain tensor
 State = tuple[Random, ...]  # the hidden state and, of an LSTM, the cell
@@ -141,6 +143,14 @@ _CELL = {
 }
 
 
+def _drops_out(call: Call) -> bool:
+    """Whether dropout acts between the layers; a packed sequence has its batch sizes as second argument."""
+    sizes = call.args[1]
+    packed = isinstance(sizes, Tensor) and not sizes.is_floating_point()
+    dropout, train = call.args[6:8] if packed else call.args[5:7]
+    return bool(train and dropout > 0)
+
+
 def _register(op: str) -> None:
     def network(input: Random, *args: Any) -> Any:
         return _propagated(op, input, *args)
@@ -153,7 +163,7 @@ def _register(op: str) -> None:
     Error: that of the cell's units, for gates and states taken as independent
     Source: definition of the cell
     """
-    rule(op, on=Normal)(network)
+    composite(op, on=Value, positional=True, by_acting=_drops_out)(network)
 
     def network_mean(input: Any, *args: Any) -> Any:
         is_packed = isinstance(args[0], Tensor) and not args[0].is_floating_point()
@@ -175,37 +185,15 @@ def _register(op: str) -> None:
     Error: that of the cell's units, for gates and states taken as independent
     Source: definition of the cell
     """
-    rule(f"{op}_cell", on=Normal)(cell)
+    composite(f"{op}_cell", on=Value, positional=True)(cell)
 
 
 for _op in _STEPS:
     _register(_op)
 
 
-@rule("_pack_padded_sequence", on=Normal)
-def _pack_padded_sequence(input: Normal, lengths: Tensor, batch_first: bool) -> tuple[Normal, Tensor]:
-    r"""The rows of sequences of different length, step by step, as `pack_padded_sequence` lays them out.
-
-    Error: exact
-    Source: definition
-    """
-    (loc, sizes), (variance, _) = (
-        torch._pack_padded_sequence(part, lengths, batch_first) for part in (input.loc, input.variance)
-    )
-    return input.of(loc, variance), sizes
-
-
-@rule("_pad_packed_sequence", on=Normal)
-def _pad_packed_sequence(
-    data: Normal, batch_sizes: Tensor, batch_first: bool, padding_value: float, total_length: int
-) -> tuple[Normal, Tensor]:
-    r"""Sequences of different length in one tensor, where the padding is certain.
-
-    Error: exact
-    Source: definition
-    """
-    (loc, lengths), (variance, _) = (
-        torch._pad_packed_sequence(part, batch_sizes, batch_first, padding, total_length)
-        for part, padding in ((data.loc, padding_value), (data.variance, 0.0))
-    )
-    return data.of(loc, variance), lengths
+moves("_pack_padded_sequence", on=Normal, plain=torch._pack_padded_sequence, positional=True)
+moves(
+    "_pad_packed_sequence", on=Normal, plain=torch._pad_packed_sequence, positional=True,
+    parameters="data batch_sizes batch_first padding_value total_length", summands=("padding_value",),
+)  # fmt: skip

@@ -7,7 +7,9 @@ from momentprop.values.certain import Certain as Certain
 from momentprop.values.certain import Mean as Mean
 from momentprop.values.certain import Sample as Sample
 from momentprop.values.estimate import Estimate as Estimate
+from momentprop.values.independent import Independent as Independent
 from momentprop.values.normal import Fitted as Fitted
 from momentprop.values.normal import Logistic as Logistic
 from momentprop.values.normal import Normal as Normal
 from momentprop.values.statistics import Statistics as Statistics
+from momentprop.values.uncertain import Uncertain as Uncertain

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from momentprop.dispatch import Operand, dispatch, where
-from momentprop.dispatch.context import current
+from momentprop.dispatch.dispatcher import enter
 
 _VALIDATE = [__debug__]
 
@@ -62,10 +62,18 @@ class Value(Operand):
 
         A function that gives several tensors gives as many values.
         """
-        parts = [function(getattr(self, name)) for name in self.components]
-        if isinstance(parts[0], Tensor):
-            return self.of(*parts)
-        return tuple(self.of(*together) for together in zip(*parts, strict=True))
+        return self.assembled(*(function(getattr(self, name)) for name in self.components))
+
+    @classmethod
+    def assembled(cls, *parts: Any) -> Any:
+        """Return a value from its components, or as many values as tensors, if the components are tuples of tensors.
+
+        What is not a floating-point tensor, such as the lengths of packed sequences, is passed on as it is.
+        """
+        first = parts[0]
+        if isinstance(first, Tensor):
+            return cls.of(*parts) if first.is_floating_point() else first
+        return tuple(cls.assembled(*together) for together in zip(*parts, strict=True))
 
     def sample(self, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw a tensor of the value's shape, or `n` of them stacked along a new first dimension."""
@@ -107,6 +115,10 @@ class Value(Operand):
         """The transpose of a matrix of random elements."""
         return self.t()  # type: ignore[attr-defined]
 
+    def where(self, condition: Tensor, other: Any) -> Any:
+        """Return the elements of the value under the condition, and those of `other` elsewhere."""
+        return torch.where(condition, self, other)  # type: ignore[call-overload]
+
     def __len__(self) -> int:
         return len(self._first)
 
@@ -122,10 +134,10 @@ class Value(Operand):
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> Any:
-        return dispatch(Tensor.eq, (self, other), {}) if isinstance(other, _COMPARABLE) else NotImplemented
+        return enter(Tensor.eq, (self, other), {}) if isinstance(other, _COMPARABLE) else NotImplemented
 
     def __ne__(self, other: object) -> Any:
-        return dispatch(Tensor.ne, (self, other), {}) if isinstance(other, _COMPARABLE) else NotImplemented
+        return enter(Tensor.ne, (self, other), {}) if isinstance(other, _COMPARABLE) else NotImplemented
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} is not one array: convert a component, such as `value.loc.numpy()`")
@@ -156,7 +168,7 @@ def _operation(name: str) -> Callable[..., Any]:
     function = getattr(Tensor, name)
 
     def method(self: Value, *args: Any, **kwargs: Any) -> Any:
-        return dispatch(function, (self, *args), kwargs, current())
+        return enter(function, (self, *args), kwargs)
 
     method.__name__ = name
     method.__doc__ = f"As `torch.Tensor.{name}`, by the rule for this type of value."

@@ -2,11 +2,10 @@
 
 from torch import Tensor
 
-from momentprop.values.base import Value
-from momentprop.values.spread import Spread
+from momentprop.values.uncertain import Uncertain
 
 
-class Estimate(Value, Spread):
+class Estimate(Uncertain):
     r"""Mean and variance of a number of draws, each with its standard error.
 
     What `propagate(..., method="sample")` returns. It is a result: no operation has a rule for it.

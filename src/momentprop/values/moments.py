@@ -5,21 +5,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentprop.values.normal import Normal
+from momentprop.values.uncertain import Uncertain
 
 
 def mean_of(argument: Any) -> Any:
-    """The mean of a value; anything else is its own mean."""
-    return argument.loc if isinstance(argument, Normal) else argument
+    """Return the mean of a value; anything else is its own mean."""
+    return argument.loc if isinstance(argument, Uncertain) else argument
 
 
 def variance_of(argument: Any) -> Any:
-    """The variance of a value, and zero for anything else."""
-    if isinstance(argument, Normal):
+    """Return the variance of a value, and zero for anything else."""
+    if isinstance(argument, Uncertain):
         return argument.variance
     return torch.zeros_like(argument) if isinstance(argument, Tensor) else 0.0
 
 
 def is_random(argument: Any) -> bool:
-    """Whether the argument has a variance."""
-    return isinstance(argument, Normal)
+    """Return whether the argument has a variance."""
+    return isinstance(argument, Uncertain)
+
+
+def some_value(*arguments: Any) -> Any:
+    """Return the first random one of the arguments, whose type the result has."""
+    return next(argument for argument in arguments if isinstance(argument, Uncertain))

@@ -1,20 +1,17 @@
-"""Values that carry a mean and a variance: the paper's AP2 under three assumptions on the distribution of a unit."""
+"""The values of AP2: independent units under three assumptions on their distribution."""
 
 import math
-from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from momentprop.dispatch import Operand
 from momentprop.distributions import LOGISTIC_VARIANCE, LogisticDistribution
-from momentprop.kernels.fuse import Kernel, fused
-from momentprop.values.base import Value, as_tensor, may_look_at
-from momentprop.values.origin import Origin, combined, writes_to
-from momentprop.values.spread import Spread
+from momentprop.values.independent import Independent
 
 
-class Normal(Value, Spread):
+class Normal(Independent):
     r"""Independent normal units with mean `loc` and variance `variance`; the rules take exact expectations.
 
     `variance` is a number or a tensor that broadcasts to the shape of `loc`; zero is legal and means certainty.
@@ -28,80 +25,20 @@ class Normal(Value, Spread):
 
     loc: Tensor
     variance: Tensor
-    origin: ClassVar[tuple[Origin, int] | None] = None  # and the writes to its own memory when it was noted
-    note: ClassVar[Any] = None  # set on attention scores and weights: see `rules.attention.notes`
-
-    def __init__(self, loc: Tensor | float, variance: Tensor | float, *, validate_args: bool | None = None) -> None:
-        self.loc = as_tensor(loc, "loc")
-        self.variance = _variance_like(self.loc, variance)
-        if may_look_at(self.loc, validate_args):
-            _require(bool(torch.isfinite(self.loc).all()), "loc must be finite, but has NaN or infinite elements")
-            _require(
-                bool(torch.isfinite(self.variance).all()), "variance must be finite, but has NaN or infinite elements"
-            )
-            _require(bool((self.variance >= 0).all()), "variance must be non-negative, but has negative elements")
-
-    def through(self, kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, *more: Tensor) -> Self:
-        r"""The value of $f(X)$ by an elementwise kernel, where `plain` is $f$ and `more` are further inputs."""
-        result = self.of(*fused(kernel, plain, self.loc, self.variance, *more))
-        if plain is not None and not more:
-            result.remember(combined(plain, [self.source]))
-        return result
-
-    def remember(self, origin: Origin | None) -> None:
-        """Note what the elements are a function of."""
-        self.origin = None if origin is None else (origin, writes_to(self))  # type: ignore[misc]
-
-    @property
-    def source(self) -> Origin:
-        """What the elements are a function of; by default, and once they were overwritten, of themselves."""
-        if self.origin is not None and self.origin[1] == writes_to(self):
-            return self.origin[0]
-        return Origin(self, self.loc, self.variance, writes_to(self), _identity)
-
-    def sample(self, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
-        """Draw a tensor of the value's shape, or `n` of them stacked along a new first dimension."""
-        shape = self.shape if n is None else (n, *self.shape)
-        noise = torch.randn(shape, generator=generator, dtype=self.dtype, device=self.device)
-        return self.loc + self.stddev * noise
-
-    def distribution(self) -> torch.distributions.Distribution:
-        """The distribution this value stands for, from `torch.distributions`."""
-        return torch.distributions.Normal(self.loc, self.stddev)
-
-    @classmethod
-    def from_distribution(cls, distribution: torch.distributions.Distribution) -> Self:
-        """The value with the mean and variance of any distribution that has them."""
-        return cls(distribution.mean, distribution.variance)
-
-    @classmethod
-    def missing(
-        cls, x: Tensor, mask: Tensor, mean: Tensor | float, variance: Tensor | float, *, noise: Tensor | float = 0.0
-    ) -> Self:
-        r"""Inputs of which some were not observed: these have the `mean` and `variance` of, say, the data set.
-
-        `mask` is true where an element of `x` is missing; what `x` holds there (NaN, perhaps) does not matter. `mean`
-        and `variance` broadcast to the shape of `x`: numbers, or one for each channel. Observed elements have variance
-        `noise`, by default zero.
-
-        >>> import torch
-        >>> Normal.missing(torch.tensor([0.7, float("nan")]), torch.tensor([False, True]), mean=0.1, variance=0.3)
-        Normal(loc=tensor([0.7000, 0.1000]),
-               variance=tensor([0.0000, 0.3000]))
-        """
-        x = as_tensor(x, "x")
-        if mask.dtype != torch.bool:
-            raise TypeError(f"mask must be boolean, true where an element is missing, but is {mask.dtype}")
-        mask = _like(x, mask, "mask")
-        mean, variance, noise = (
-            _like(x, torch.as_tensor(given, dtype=x.dtype, device=x.device), name)
-            for given, name in ((mean, "mean"), (variance, "variance"), (noise, "noise"))
-        )
-        return cls(torch.where(mask, mean, x), torch.where(mask, variance, noise))
 
 
-class Logistic(Normal):
-    r"""As `Normal`, but units are taken as logistic, of the same mean and variance, where the paper has a rule."""
+class Logistic(Independent):
+    r"""Independent units that are taken as logistic where the paper has a rule, and elsewhere as normal.
+
+    >>> import torch
+    >>> torch.relu(Logistic(torch.tensor([0.0]), 1.0))
+    Logistic(loc=tensor([0.3821]),
+             variance=tensor([0.3540]))
+    """
+
+    loc: Tensor
+    variance: Tensor
+    borrows: ClassVar[tuple[type[Operand], ...]] = (Normal,)
 
     def sample(self, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw a tensor of the value's shape, or `n` of them stacked along a new first dimension."""
@@ -111,42 +48,16 @@ class Logistic(Normal):
         return self.loc + self.stddev * torch.logit(uniform) / math.sqrt(LOGISTIC_VARIANCE)
 
     def distribution(self) -> torch.distributions.Distribution:
-        """The logistic distribution this value stands for."""
+        """Return the logistic distribution this value stands for."""
         return LogisticDistribution(self.loc, self.stddev / math.sqrt(LOGISTIC_VARIANCE))
 
     def _quantile(self, probability: float) -> float:
         return math.log(probability / (1 - probability)) / math.sqrt(LOGISTIC_VARIANCE)
 
 
-class Fitted(Normal):
-    r"""As `Normal`, but with the fast fitted formulas that the paper's own implementation ran where it had one."""
+class Fitted(Independent):
+    r"""Independent normal units, by the fast fitted formulas of the paper's own implementation where it had one."""
 
-
-def _identity(element: Tensor) -> Tensor:
-    return element
-
-
-def _variance_like(loc: Tensor, given: Tensor | float) -> Tensor:
-    if isinstance(given, Value):
-        raise TypeError(f"variance must be a tensor or a number, but is a {type(given).__name__}")
-    if not isinstance(given, Tensor):
-        return torch.full_like(loc, given)
-    if given.dtype != loc.dtype:
-        raise TypeError(f"loc is {loc.dtype} but variance is {given.dtype}: write `variance.to(loc.dtype)`")
-    if given.device != loc.device:
-        raise ValueError(f"loc is on {loc.device} but variance on {given.device}: write `variance.to(loc.device)`")
-    return given if given.shape == loc.shape else _like(loc, given, "variance")
-
-
-def _like(loc: Tensor, given: Tensor, name: str) -> Tensor:
-    try:
-        return given.expand_as(loc).contiguous()  # views of a value must work on both components
-    except RuntimeError:
-        raise ValueError(
-            f"{name} of shape {tuple(given.shape)} does not broadcast to loc of shape {tuple(loc.shape)}"
-        ) from None
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
+    loc: Tensor
+    variance: Tensor
+    borrows: ClassVar[tuple[type[Operand], ...]] = (Normal,)

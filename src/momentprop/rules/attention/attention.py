@@ -6,17 +6,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.dispatch import rule
+from momentprop.dispatch import Call, rule
+from momentprop.dispatch.registry import composite, mixing, plain
 from momentprop.dispatch.composites import OPENED
 from momentprop.kernels import attention as kernels
 from momentprop.kernels.fuse import Moments
 from momentprop.rules.attention.notes import in_pieces
-from momentprop.rules.linear.products import some_value
-from momentprop.values import Mean, Normal, Value
-from momentprop.values.moments import is_random, mean_of, variance_of
+from momentprop.values import Certain, Independent, Mean, Normal, Value
+from momentprop.values.moments import is_random, mean_of, some_value, variance_of
 
 
-@rule("scaled_dot_product_attention", on=Normal)
+def _drops_out(call: Call) -> bool:
+    return bool(call.given("dropout_p", 0.0) > 0)
+
+
+@mixing("scaled_dot_product_attention", on=Normal, by_acting=_drops_out)
 def scaled_dot_product_attention(
     query: Normal | Tensor,
     key: Normal | Tensor,
@@ -97,7 +101,7 @@ def scaled_dot_product_attention_mean(
     )
 
 
-@rule("multi_head_attention_forward", on=Normal)
+@composite("multi_head_attention_forward", on=Value, positional=True)
 def multi_head_attention_forward(*args: Any, **kwargs: Any) -> tuple[Normal, Normal | None]:
     r"""Multi-head attention: torch's own function, run with values.
 
@@ -119,7 +123,8 @@ def multi_head_attention_forward_mean(*args: Any, **kwargs: Any) -> tuple[Mean, 
     return OPENED["multi_head_attention_forward"](*args, **kwargs)  # type: ignore[no-any-return]
 
 
-@rule("_nested_tensor_from_mask_left_aligned", on=Value)
+@rule("_nested_tensor_from_mask_left_aligned", on=Certain)
+@plain("_nested_tensor_from_mask_left_aligned", on=Value)
 def nested_tensor_from_mask_left_aligned(input: Value, mask: Tensor) -> bool:
     r"""No: `nn.TransformerEncoder` asks whether it may cut off the padding, for which there are no values.
 
@@ -130,7 +135,7 @@ def nested_tensor_from_mask_left_aligned(input: Value, mask: Tensor) -> bool:
 
 
 def _zero(value: Normal | Tensor) -> Any:
-    return value.each(torch.zeros_like) if isinstance(value, Normal) else torch.zeros_like(value)
+    return value.each(torch.zeros_like) if isinstance(value, Independent) else torch.zeros_like(value)
 
 
 def _for_every_head(part: Any, query: Normal | Tensor) -> Any:

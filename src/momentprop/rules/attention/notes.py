@@ -16,7 +16,7 @@ from torch import Tensor
 from momentprop.kernels.attention import Scores, Weights, mixture, scores, weights
 from momentprop.kernels.fuse import Moments, differentiable
 from momentprop.kernels.slope import slope
-from momentprop.values import Normal
+from momentprop.values import Independent, Normal
 from momentprop.values.moments import is_random, mean_of, variance_of
 from momentprop.values.origin import writes_to
 
@@ -61,7 +61,7 @@ def _write(value: Normal, content: Product | Attending) -> None:
 
 
 def _read(value: Any) -> Product | Attending | None:
-    note: Note | None = value.note if isinstance(value, Normal) else None
+    note: Note | None = value.note if isinstance(value, Independent) else None
     if note is None or note.loc is not value.loc or note.variance is not value.variance:
         return None
     return note.content if note.writes == writes_to(value) else None
@@ -69,9 +69,9 @@ def _read(value: Any) -> Product | Attending | None:
 
 def note_factors(result: Normal, query: Normal | Tensor, key: Normal | Tensor, gain: float = 1.0) -> Normal:
     """The product of a random `query` with `key`, now remembering them."""
-    if isinstance(query, Normal) and query.ndim > 1 and key.ndim > 1:
+    if isinstance(query, Independent) and query.ndim > 1 and key.ndim > 1:
         memory = tuple(
-            (factor.memory, factor.memory[0]) for factor in (query, key) if isinstance(factor, Normal) and factor.memory
+            (factor.memory, factor.memory[0]) for factor in (query, key) if isinstance(factor, Independent) and factor.memory
         )
         variance = variance_of(key) if is_random(key) else None
         _write(result, Product(query.loc, query.variance, mean_of(key), variance, gain, memory))
@@ -125,7 +125,7 @@ def attended(weights: Normal | Tensor, value: Normal | Tensor) -> Normal | None:
     content = _read(weights)
     if not isinstance(content, Attending) or value.ndim < 2:
         return None
-    assert isinstance(weights, Normal)
+    assert isinstance(weights, Independent)
     wide = content.scores.mean.dtype
     given = {
         **content.scores._asdict(),

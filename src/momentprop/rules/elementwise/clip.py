@@ -8,11 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.dispatch import rule
+from momentprop.dispatch import Transform
+from momentprop.dispatch.registry import elementwise
 from momentprop.kernels.clip import clip
 from momentprop.kernels.compose import rescaled
-from momentprop.kernels.fuse import Kernel, Moments, Partials
-from momentprop.kernels.hinge import hinge
+from momentprop.kernels.fuse import Kernel
+from momentprop.kernels.half_clip import lowered, raised
 from momentprop.values import Normal
 from momentprop.values.base import Value
 
@@ -23,38 +24,8 @@ Bound = float | Tensor | None
 _FAR = 1e30  # stands for infinity among the elements of a tensor of bounds
 
 
-def raised(mean: Tensor, variance: Tensor, floor: float | Tensor) -> Moments:
-    r"""Moments of $\max(X, l)$, a `hinge` without a jump; its mean and variance depend on $\mu - l$ only."""
-    moments = hinge(mean, variance, floor, floor)
-
-    def partials() -> Partials:
-        assert moments.partials is not None
-        by_mean, by_variance = moments.partials()
-        if not isinstance(floor, Tensor):
-            return by_mean, by_variance
-        return by_mean, by_variance, (1 - by_mean[0], -by_mean[1])
-
-    return Moments(moments.mean, moments.variance, partials)
-
-
-def lowered(mean: Tensor, variance: Tensor, ceiling: float | Tensor) -> Moments:
-    r"""Moments of $\min(X, h) = -\max(-X, -h)$."""
-    moments = raised(-mean, variance, -ceiling)
-
-    def partials() -> Partials:
-        assert moments.partials is not None
-        by_mean, by_variance, *by_ceiling = moments.partials()
-        return (
-            (by_mean[0], -by_mean[1]),
-            (-by_variance[0], by_variance[1]),
-            *((of_mean, -of_variance) for of_mean, of_variance in by_ceiling),
-        )
-
-    return Moments(-moments.mean, moments.variance, partials)
-
-
-@rule("clamp", on=Normal)
-def clamp(input: Normal | Tensor, min: Bound | Value = None, max: Bound | Value = None) -> Normal:
+@elementwise("clamp", on=Normal)
+def clamp(input: Normal | Tensor, min: Bound | Value = None, max: Bound | Value = None) -> Transform:
     r"""Moments of $\min(\max(X, l), h)$, where a bound may be missing, a number or a tensor.
 
     For a mean inside, $\sigma'^2 = \sigma^2(1 - 2q_l - 2q_h + T_l + T_h + 2 g_l g_h)$ with the tail probability $q$,
@@ -70,14 +41,14 @@ def clamp(input: Normal | Tensor, min: Bound | Value = None, max: Bound | Value 
     plain = partial(torch.clamp, min=min, max=max)
     low, high = _finite(min, -math.inf, input.dtype), _finite(max, math.inf, input.dtype)
     if low is None:
-        return input if high is None else _through(input, lowered, plain, high)
+        return Transform(None, None) if high is None else _through(lowered, plain, high)
     if high is None:
-        return _through(input, raised, plain, low)
+        return _through(raised, plain, low)
     if isinstance(low, Tensor) and isinstance(high, Tensor):
-        return _through(input, clip, plain, torch.minimum(low, high), high)  # torch gives `max` where `min` is larger
+        return _through(clip, plain, torch.minimum(low, high), high)  # torch gives `max` where `min` is larger
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         raise TypeError("`min` and `max` of `clamp` must both be numbers or both be tensors")
-    return _through(input, clip, plain, low if low < high else high, high)
+    return _through(clip, plain, low if low < high else high, high)
 
 
 def _finite(bound: Bound, missing: float, dtype: torch.dtype) -> Bound:
@@ -86,15 +57,15 @@ def _finite(bound: Bound, missing: float, dtype: torch.dtype) -> Bound:
     return None if bound == missing else bound
 
 
-def _through(input: Normal, kernel: Kernel, plain: Callable[[Tensor], Tensor], *bounds: float | Tensor) -> Normal:
+def _through(kernel: Kernel, plain: Callable[[Tensor], Tensor], *bounds: float | Tensor) -> Transform:
     tensors = [bound for bound in bounds if isinstance(bound, Tensor)]
     if tensors:
-        return input.through(kernel, plain, *tensors)
-    return input.through(lambda mean, variance: kernel(mean, variance, *bounds), plain)
+        return Transform(kernel, plain, tuple(tensors))
+    return Transform(lambda mean, variance: kernel(mean, variance, *bounds), plain)
 
 
-@rule("clamp_min", on=Normal)
-def clamp_min(input: Normal, min: float | Tensor) -> Normal:
+@elementwise("clamp_min", on=Normal)
+def clamp_min(input: Normal, min: float | Tensor) -> Transform:
     r"""Moments of $\max(X, l)$, the rectifier moved to $l$.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
@@ -103,8 +74,8 @@ def clamp_min(input: Normal, min: float | Tensor) -> Normal:
     return clamp(input, min=min)
 
 
-@rule("clamp_max", on=Normal)
-def clamp_max(input: Normal, max: float | Tensor) -> Normal:
+@elementwise("clamp_max", on=Normal)
+def clamp_max(input: Normal, max: float | Tensor) -> Transform:
     r"""Moments of $\min(X, h) = -\max(-X, -h)$.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
@@ -113,32 +84,32 @@ def clamp_max(input: Normal, max: float | Tensor) -> Normal:
     return clamp(input, max=max)
 
 
-@rule("hardtanh", on=Normal)
-def hardtanh(input: Normal, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Normal:
+@elementwise("hardtanh", on=Normal)
+def hardtanh(input: Normal, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Transform:
     r"""Moments of $X$ clipped to an interval, $[-1, 1]$ unless told otherwise.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: as `clamp`
     """
     plain = partial(F.hardtanh, min_val=min_val, max_val=max_val)
-    return input.through(partial(clip, low=min_val, high=max_val), plain)
+    return Transform(partial(clip, low=min_val, high=max_val), plain)
 
 
-@rule("relu6", on=Normal)
-def relu6(input: Normal, inplace: bool = False) -> Normal:
+@elementwise("relu6", on=Normal)
+def relu6(input: Normal, inplace: bool = False) -> Transform:
     r"""Moments of $\min(\max(X, 0), 6)$.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: as `clamp`
     """
-    return input.through(partial(clip, low=0.0, high=6.0), F.relu6)
+    return Transform(partial(clip, low=0.0, high=6.0), F.relu6)
 
 
-@rule("hardsigmoid", on=Normal)
-def hardsigmoid(input: Normal, inplace: bool = False) -> Normal:
+@elementwise("hardsigmoid", on=Normal)
+def hardsigmoid(input: Normal, inplace: bool = False) -> Transform:
     r"""Moments of $\min(\max(X + 3, 0), 6)/6$.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: as `clamp`
     """
-    return input.through(rescaled(partial(clip, low=0.0, high=6.0), shift=3.0, outer=1 / 6), F.hardsigmoid)
+    return Transform(rescaled(partial(clip, low=0.0, high=6.0), shift=3.0, outer=1 / 6), F.hardsigmoid)

@@ -6,7 +6,8 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from momentprop.dispatch import rule
+from momentprop.dispatch import Transform
+from momentprop.dispatch.registry import elementwise
 from momentprop.kernels.compose import rescaled
 from momentprop.kernels.exponential import exponential_unit, lognormal, lognormal_minus_one
 from momentprop.values import Normal
@@ -15,38 +16,38 @@ _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
 
 
-@rule("exp", on=Normal)
-def exp(input: Normal) -> Normal:
+@elementwise("exp", on=Normal)
+def exp(input: Normal) -> Transform:
     r"""Moments of $e^X$, which is lognormal: $\mu' = e^{\mu + \sigma^2/2}$ and $\sigma'^2 = \mu'^2 (e^{\sigma^2} - 1)$.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: moment generating function of the normal distribution
     """
-    return input.through(lognormal, torch.exp)
+    return Transform(lognormal, torch.exp)
 
 
-@rule("expm1", on=Normal)
-def expm1(input: Normal) -> Normal:
+@elementwise("expm1", on=Normal)
+def expm1(input: Normal) -> Transform:
     r"""Moments of $e^X - 1$: the mean of $e^X$ less one, and the same variance.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: moment generating function of the normal distribution
     """
-    return input.through(lognormal_minus_one, torch.expm1)
+    return Transform(lognormal_minus_one, torch.expm1)
 
 
-@rule("exp2", on=Normal)
-def exp2(input: Normal) -> Normal:
+@elementwise("exp2", on=Normal)
+def exp2(input: Normal) -> Transform:
     r"""Moments of $2^X$: $\mu' = 2^{\mu + \sigma^2 \log\sqrt 2}$, as for $e^X$ with $X \log 2$.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: moment generating function of the normal distribution
     """
-    return input.through(partial(lognormal, power=torch.exp2, rate=math.log(2)), torch.exp2)
+    return Transform(partial(lognormal, power=torch.exp2, rate=math.log(2)), torch.exp2)
 
 
-@rule("elu", on=Normal)
-def elu(input: Normal, alpha: float = 1.0, inplace: bool = False) -> Normal:
+@elementwise("elu", on=Normal)
+def elu(input: Normal, alpha: float = 1.0, inplace: bool = False) -> Transform:
     r"""Moments of $X$ for $X > 0$ and $\alpha(e^X - 1)$ otherwise: $\mu' = E X_+ - \alpha(P(X < 0) - E[e^X; X < 0])$.
 
     $E[e^{kX}; X < 0] = \varphi(a)\,M(a + k\sigma)$ with the Mills ratio $M$; for the variance see
@@ -55,24 +56,24 @@ def elu(input: Normal, alpha: float = 1.0, inplace: bool = False) -> Normal:
     Error: exact; 1e-5 in float32, 1e-10 in float64
     Source: truncated exponentials by Mills ratios (see `kernels.exponential`)
     """
-    return input.through(partial(exponential_unit, alpha=alpha), partial(F.elu, alpha=alpha))
+    return Transform(partial(exponential_unit, alpha=alpha), partial(F.elu, alpha=alpha))
 
 
-@rule("selu", on=Normal)
-def selu(input: Normal, inplace: bool = False) -> Normal:
+@elementwise("selu", on=Normal)
+def selu(input: Normal, inplace: bool = False) -> Transform:
     r"""Moments of the self-normalizing unit, $1.0507$ times the ELU with $\alpha = 1.6733$.
 
     Error: exact; 1e-5 in float32, 1e-10 in float64
     Source: truncated exponentials by Mills ratios (see `kernels.exponential`)
     """
-    return input.through(rescaled(partial(exponential_unit, alpha=_SELU_ALPHA), outer=_SELU_SCALE), F.selu)
+    return Transform(rescaled(partial(exponential_unit, alpha=_SELU_ALPHA), outer=_SELU_SCALE), F.selu)
 
 
-@rule("celu", on=Normal)
-def celu(input: Normal, alpha: float = 1.0, inplace: bool = False) -> Normal:
+@elementwise("celu", on=Normal)
+def celu(input: Normal, alpha: float = 1.0, inplace: bool = False) -> Transform:
     r"""Moments of $X$ for $X > 0$ and $\alpha(e^{X/\alpha} - 1)$ otherwise: $\alpha$ times the ELU of $X/\alpha$.
 
     Error: exact; 1e-5 in float32, 1e-10 in float64
     Source: truncated exponentials by Mills ratios (see `kernels.exponential`)
     """
-    return input.through(rescaled(exponential_unit, inner=1 / alpha, outer=alpha), partial(F.celu, alpha=alpha))
+    return Transform(rescaled(exponential_unit, inner=1 / alpha, outer=alpha), partial(F.celu, alpha=alpha))

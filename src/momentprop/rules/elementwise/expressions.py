@@ -24,12 +24,18 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from momentprop.dispatch import Call
 from momentprop.kernels.fuse import fused
 from momentprop.kernels.quadrature import quadrature
-from momentprop.values import Normal
+from momentprop.values import Independent
 from momentprop.values.origin import Function, Origin, combined
 
 Apply = TypeVar("Apply", bound=Callable[..., Any])
+
+
+def remembering(function: Function, call: Call, apply: Callable[[Call], Any]) -> Any:
+    """Apply a rule of a kind to a call of an elementwise `function`, and follow the origin of its arguments."""
+    return _followed(function, call.args, call.kwargs, lambda: apply(call))
 
 
 def follows(function: Function) -> Callable[[Apply], Apply]:
@@ -42,28 +48,32 @@ def follows(function: Function) -> Callable[[Apply], Apply]:
     def decorate(apply: Apply) -> Apply:
         @functools.wraps(apply)
         def followed(*args: Any, **kwargs: Any) -> Any:
-            values = [argument for argument in args if isinstance(argument, Normal)]
-            origin = _origin(function, args, kwargs) if values else None
-            if origin is not None and any(value is not values[0] for value in values):
-                return _evaluated(origin, values)
-            result = apply(*args, **kwargs)
-            if origin is not None and result is not values[0] and result.shape == origin.loc.shape:
-                result.remember(origin)
-            return result
+            return _followed(function, args, kwargs, lambda: apply(*args, **kwargs))
 
         return followed  # type: ignore[return-value]
 
     return decorate
 
 
-def _origin(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Origin | None:
-    if any(isinstance(argument, Tensor | Normal) for argument in kwargs.values()):
+def _followed(function: Function, args: Any, kwargs: Any, apply: Callable[[], Any]) -> Any:
+    values = [argument for argument in args if isinstance(argument, Independent)]
+    origin = _origin(function, args, kwargs) if values else None
+    if origin is not None and any(value is not values[0] for value in values):
+        return _evaluated(origin, values)
+    result = apply()
+    if origin is not None and result is not values[0] and result.shape == origin.loc.shape:
+        result.remember(origin)
+    return result
+
+
+def _origin(function: Function, args: Any, kwargs: Any) -> Origin | None:
+    if any(isinstance(argument, Tensor | Independent) for argument in kwargs.values()):
         return None
-    operands = [argument.source if isinstance(argument, Normal) else argument for argument in args]
+    operands = [argument.source if isinstance(argument, Independent) else argument for argument in args]
     return combined(functools.partial(function, **kwargs) if kwargs else function, operands)
 
 
-def _evaluated(origin: Origin, values: list[Normal]) -> Normal:
+def _evaluated(origin: Origin, values: list[Any]) -> Any:
     def plain(element: Tensor) -> Tensor:
         return origin.function(element, *origin.parameters)
 

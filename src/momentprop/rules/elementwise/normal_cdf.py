@@ -4,7 +4,8 @@ from functools import partial
 
 import torch
 
-from momentprop.dispatch import rule
+from momentprop.dispatch import Transform
+from momentprop.dispatch.registry import elementwise
 from momentprop.kernels.compose import rescaled
 from momentprop.kernels.nodes import SQRT_2
 from momentprop.kernels.probit import normal_cdf
@@ -13,8 +14,8 @@ from momentprop.values import Normal
 _erf = rescaled(partial(normal_cdf, centre=0.5), inner=SQRT_2, outer=2.0)
 
 
-@rule("ndtr", on=Normal)
-def ndtr(input: Normal) -> Normal:
+@elementwise("ndtr", on=Normal)
+def ndtr(input: Normal) -> Transform:
     r"""Moments of $\Phi(X)$: $\mu' = \Phi(t)$ and $\sigma'^2 = \Phi_2(t, t; \rho) - \Phi(t)^2$.
 
     Here $t = \mu/\sqrt{1 + \sigma^2}$ and $\rho = \sigma^2/(1 + \sigma^2)$; the difference is one integral over an
@@ -23,14 +24,14 @@ def ndtr(input: Normal) -> Normal:
     Error: exact; 5e-6 in float32, 1e-9 in float64
     Source: Owen's identity; the paper bounds the variance by $\mu'(1 - \mu')$ ("Normal CDF Transform")
     """
-    return input.through(normal_cdf, torch.special.ndtr)
+    return Transform(normal_cdf, torch.special.ndtr)
 
 
-@rule("erf", on=Normal)
-def erf(input: Normal) -> Normal:
+@elementwise("erf", on=Normal)
+def erf(input: Normal) -> Transform:
     r"""Moments of $\mathrm{erf}(X) = 2\Phi(\sqrt 2 X) - 1$: $\mu' = \mathrm{erf}(\mu/\sqrt{1 + 2\sigma^2})$.
 
     Error: exact; 5e-6 in float32, 1e-9 in float64
     Source: as `ndtr`
     """
-    return input.through(_erf, torch.erf)
+    return Transform(_erf, torch.erf)

@@ -4,16 +4,15 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from momentprop.dispatch import rule
+from momentprop.dispatch import Call, Transform, rule
+from momentprop.dispatch.registry import elementwise
 from momentprop.kernels.compose import antisymmetric, odd
-from momentprop.kernels.fuse import Moments, Partials
 from momentprop.kernels.hardswish import hardswish_moments
 from momentprop.kernels.hinge import hinge
 from momentprop.kernels.quadrature import quadrature
-from momentprop.rules.elementwise.rectifier import rectifier
-from momentprop.values import Normal
+from momentprop.kernels.rectifier import random_rectifier
+from momentprop.values import Mean, Normal
 
 # Torch lists this function, by mistake, among those that cannot be overridden; `torch.compile` believes the list.
 torch.overrides.get_ignored_functions().discard(F.hardswish)
@@ -22,8 +21,8 @@ _softsign = odd(quadrature(F.softsign, kinks=(0.0,)))
 _tanhshrink = odd(quadrature(F.tanhshrink, scale=0.5))
 
 
-@rule("softshrink", on=Normal)
-def softshrink(input: Normal, lambd: float = 0.5) -> Normal:
+@elementwise("softshrink", on=Normal)
+def softshrink(input: Normal, lambd: float = 0.5) -> Transform:
     r"""Moments of $(X - \lambda)_+ - (-X - \lambda)_+$, two rectifiers of which at most one is active.
 
     $\sigma'^2 = \mathrm{Var} A + \mathrm{Var} B + 2\,E A\,E B$ for $A = (X - \lambda)_+$ and $B = (-X - \lambda)_+$.
@@ -32,21 +31,21 @@ def softshrink(input: Normal, lambd: float = 0.5) -> Normal:
     Source: paper, "ReLU", and $AB = 0$
     """
     one_side = partial(hinge, threshold=lambd, offset=-lambd)
-    return input.through(antisymmetric(one_side), partial(F.softshrink, lambd=lambd))
+    return Transform(antisymmetric(one_side), partial(F.softshrink, lambd=lambd))
 
 
-@rule("hardshrink", on=Normal)
-def hardshrink(input: Normal, lambd: float = 0.5) -> Normal:
+@elementwise("hardshrink", on=Normal)
+def hardshrink(input: Normal, lambd: float = 0.5) -> Transform:
     r"""Moments of $X$ where $|X| > \lambda$ and zero elsewhere, as of the soft shrinkage with jumps of $\lambda$.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: paper, "ReLU" and "Heaviside Step Function" (see `kernels.hinge`)
     """
-    return input.through(antisymmetric(partial(hinge, threshold=lambd)), partial(F.hardshrink, lambd=lambd))
+    return Transform(antisymmetric(partial(hinge, threshold=lambd)), partial(F.hardshrink, lambd=lambd))
 
 
-@rule("threshold", on=Normal)
-def threshold(input: Normal, threshold: float, value: float, inplace: bool = False) -> Normal:
+@elementwise("threshold", on=Normal)
+def threshold(input: Normal, threshold: float, value: float, inplace: bool = False) -> Transform:
     r"""Moments of $X$ where $X > \theta$ and the constant `value` elsewhere, with a jump of $d = \theta -$ `value`.
 
     $\sigma'^2 = \mathrm{Var}(X - \theta)_+ + d^2 p(1-p) + 2d\,(1-p)\,E(X - \theta)_+$ with $p = P(X > \theta)$.
@@ -55,13 +54,17 @@ def threshold(input: Normal, threshold: float, value: float, inplace: bool = Fal
     Source: paper, "ReLU" and "Heaviside Step Function" (see `kernels.hinge`)
     """
     plain = partial(F.threshold, threshold=threshold, value=value)
-    return input.through(partial(hinge, threshold=threshold, below=value), plain)
+    return Transform(partial(hinge, threshold=threshold, below=value), plain)
 
 
-@rule("rrelu", on=Normal)
+def _draws_slopes(call: Call) -> bool:
+    return bool(call.given("training", False))
+
+
+@elementwise("rrelu", on=Normal, parameters="input lower upper training".split(), by_acting=_draws_slopes)
 def rrelu(
     input: Normal, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
-) -> Normal:
+) -> Transform:
     r"""Moments of the leaky ReLU with the mean slope and, in training, with a slope that is uniform in an interval.
 
     A random slope with mean $\alpha$ and variance $\omega$ adds $\omega\,E\min(X, 0)^2$ to the variance.
@@ -70,51 +73,47 @@ def rrelu(
     Source: paper, "Max and Leaky ReLU"; law of total variance
     """
     slope, variation = (lower + upper) / 2, (upper - lower) ** 2 / 12 if training else 0.0
-    return input.through(
-        partial(_random_rectifier, slope=slope, variation=variation), partial(F.leaky_relu, negative_slope=slope)
-    )
+    plain = None if training else partial(F.leaky_relu, negative_slope=slope)  # a draw is no function of the input
+    return Transform(partial(random_rectifier, slope=slope, variation=variation), plain)
 
 
-def _random_rectifier(mean: Tensor, variance: Tensor, slope: float, variation: float) -> Moments:
-    centre, below = rectifier(mean, variance, slope), rectifier(-mean, variance)
+@rule("rrelu", on=Mean)
+def rrelu_mean(
+    input: Mean, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
+) -> Mean:
+    r"""The leaky ReLU with the mean slope.
 
-    def partials() -> Partials:
-        assert centre.partials is not None
-        assert below.partials is not None
-        pairs = zip((-1, 1), centre.partials(), below.partials(), strict=True)
-        return tuple(
-            (of_mean, of_variance + sign * variation * (spread + 2 * below.mean * fall))
-            for sign, (of_mean, of_variance), (fall, spread) in pairs
-        )
-
-    return Moments(centre.mean, centre.variance + variation * (below.variance + below.mean**2), partials)
+    Error: exact
+    Source: paper, AP1
+    """
+    return input.of(F.leaky_relu(input.loc, (lower + upper) / 2))
 
 
-@rule("hardswish", on=Normal)
-def hardswish(input: Normal, inplace: bool = False) -> Normal:
+@elementwise("hardswish", on=Normal)
+def hardswish(input: Normal, inplace: bool = False) -> Transform:
     r"""Moments of $X \min(\max(X + 3, 0), 6)/6$ piece by piece; for large $\sigma$ of the ReLU with a remainder.
 
     Error: 5e-6; 1e-6 in float64
     Source: truncated moments of the normal distribution (see `kernels.hardswish`)
     """
-    return input.through(hardswish_moments, F.hardswish)
+    return Transform(hardswish_moments, F.hardswish)
 
 
-@rule("softsign", on=Normal)
-def softsign(input: Normal) -> Normal:
+@elementwise("softsign", on=Normal)
+def softsign(input: Normal) -> Transform:
     r"""Moments of $X/(1 + |X|)$, by quadrature on both sides of zero.
 
     Error: 1e-5
     Source: `kernels.quadrature`
     """
-    return input.through(_softsign, F.softsign)
+    return Transform(_softsign, F.softsign)
 
 
-@rule("tanhshrink", on=Normal)
-def tanhshrink(input: Normal) -> Normal:
+@elementwise("tanhshrink", on=Normal)
+def tanhshrink(input: Normal) -> Transform:
     r"""Moments of $X - \tanh X$, by quadrature.
 
     Error: 1e-6
     Source: `kernels.quadrature`
     """
-    return input.through(_tanhshrink, F.tanhshrink)
+    return Transform(_tanhshrink, F.tanhshrink)

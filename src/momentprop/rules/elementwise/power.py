@@ -7,31 +7,33 @@ they take the value as lognormal with the same mean and variance (see `momentpro
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from momentprop.dispatch import rule
-from momentprop.kernels.exponential import lognormal
-from momentprop.kernels.fuse import Kernel, Moments, Partials
+from momentprop.dispatch import Transform
+from momentprop.dispatch.registry import elementwise
+from momentprop.kernels.exponential import lognormal, lognormal_of_base
+from momentprop.kernels.fuse import Kernel
 from momentprop.kernels.power import cosine, integer_power, lognormal_log, lognormal_power, sine
 from momentprop.lognormal_model import warn_if_visible
 from momentprop.values import Normal
 from momentprop.values.base import Value, may_look_at
 
 
-@rule("square", on=Normal)
-def square(input: Normal) -> Normal:
+@elementwise("square", on=Normal)
+def square(input: Normal) -> Transform:
     r"""Moments of $X^2$: $\mu' = \mu^2 + \sigma^2$ and $\sigma'^2 = 4\mu^2\sigma^2 + 2\sigma^4$.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: moments of the normal distribution
     """
-    return input.through(partial(integer_power, n=2), torch.square)
+    return Transform(partial(integer_power, n=2), torch.square)
 
 
-@rule("pow", on=Normal)
-def pow(input: Normal | Tensor | float, exponent: Normal | Tensor | float) -> Normal:
+@elementwise("pow", on=Normal)
+def pow(input: Any, exponent: Any) -> Transform:
     r"""Moments of $X^n$, or of $c^X$ for a certain positive base, both exact, or of a real power of lognormal $X$.
 
     For integers $n \ge 0$ the variance is $\sum_k \frac{\sigma^{2k}}{k!} (E f^{(k)})^2$; $c^X$ is $e^{X \log c}$. Other
@@ -41,40 +43,28 @@ def pow(input: Normal | Tensor | float, exponent: Normal | Tensor | float) -> No
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: Hermite expansion; moments of the lognormal distribution
     """
-    if isinstance(exponent, Normal):
+    if isinstance(exponent, Value):
         return _power_of_certain(input, exponent)
-    assert isinstance(input, Normal)
     if isinstance(exponent, Tensor):
         raise TypeError("the exponent of a random value must be a number; write `x ** exponent.item()`")
     plain = partial(torch.pow, exponent=exponent)
     if exponent == int(exponent) and exponent >= 0:
-        return input.through(partial(integer_power, n=int(exponent)), plain)
+        return Transform(partial(integer_power, n=int(exponent)), plain)
     kernel = partial(lognormal_power, exponent=exponent)
     return _as_lognormal("pow", input, kernel, plain, positive=exponent != int(exponent))
 
 
-def _power_of_certain(base: Normal | Tensor | float, exponent: Normal) -> Normal:
+def _power_of_certain(base: Any, exponent: Any) -> Transform:
     if isinstance(base, Value):
         raise TypeError("`pow` of two random values has no rule; base or exponent must be certain")
     if not isinstance(base, Tensor):
         if base <= 0:
             raise ValueError(f"the base of a random power must be positive, but is {base}")
         power = partial(torch.pow, base)
-        return exponent.through(partial(lognormal, power=power, rate=math.log(base)), power)
+        return Transform(partial(lognormal, power=power, rate=math.log(base)), power)
     if may_look_at(base, None) and bool((base <= 0).any()):
         raise ValueError("the base of a random power must be positive, but has other elements")
-    return exponent.through(_lognormal_of_base, partial(torch.pow, base), base.to(exponent.dtype))
-
-
-def _lognormal_of_base(mean: Tensor, variance: Tensor, base: Tensor) -> Moments:
-    moments = lognormal(mean, variance, partial(torch.pow, base), torch.log(base))
-
-    def partials() -> Partials:
-        assert moments.partials is not None
-        by_mean, by_variance, by_rate = moments.partials()
-        return by_mean, by_variance, (by_rate[0] / base, by_rate[1] / base)
-
-    return Moments(moments.mean, moments.variance, partials)
+    return Transform(lognormal_of_base, partial(torch.pow, base), (base.to(exponent.dtype),))
 
 
 def _as_lognormal(
@@ -85,13 +75,13 @@ def _as_lognormal(
     *,
     positive: bool = True,
     shift: float = 0.0,
-) -> Normal:
+) -> Transform:
     warn_if_visible(op, input.loc + shift, input.variance, positive=positive)
-    return input.through(kernel, plain)
+    return Transform(kernel, plain)
 
 
-@rule("sqrt", on=Normal)
-def sqrt(input: Normal) -> Normal:
+@elementwise("sqrt", on=Normal)
+def sqrt(input: Normal) -> Transform:
     r"""Moments of $\sqrt X$ for lognormal $X$: $\mu' = \sqrt\mu\,e^{-L/8}$ with $L = \log(1 + \sigma^2/\mu^2)$.
 
     A change of the model, from normal to lognormal: a coefficient of variation over 0.2 or a mean that is not positive
@@ -103,8 +93,8 @@ def sqrt(input: Normal) -> Normal:
     return _as_lognormal("sqrt", input, partial(lognormal_power, exponent=0.5), torch.sqrt)
 
 
-@rule("rsqrt", on=Normal)
-def rsqrt(input: Normal) -> Normal:
+@elementwise("rsqrt", on=Normal)
+def rsqrt(input: Normal) -> Transform:
     r"""Moments of $1/\sqrt X$ for lognormal $X$: $\mu' = \mu^{-1/2} e^{3L/8}$ with $L = \log(1 + \sigma^2/\mu^2)$.
 
     A change of the model, from normal to lognormal: a coefficient of variation over 0.2 or a mean that is not positive
@@ -116,8 +106,8 @@ def rsqrt(input: Normal) -> Normal:
     return _as_lognormal("rsqrt", input, partial(lognormal_power, exponent=-0.5), torch.rsqrt)
 
 
-@rule("reciprocal", on=Normal)
-def reciprocal(input: Normal) -> Normal:
+@elementwise("reciprocal", on=Normal)
+def reciprocal(input: Normal) -> Transform:
     r"""Moments of $1/X$ for lognormal $X$ (or $-X$): $\mu' = e^L/\mu$ with $L = \log(1 + \sigma^2/\mu^2)$.
 
     A change of the model, from normal to lognormal: a coefficient of variation over 0.2 warns.
@@ -129,8 +119,8 @@ def reciprocal(input: Normal) -> Normal:
     return _as_lognormal("reciprocal", input, kernel, torch.reciprocal, positive=False)
 
 
-@rule("log", on=Normal)
-def log(input: Normal) -> Normal:
+@elementwise("log", on=Normal)
+def log(input: Normal) -> Transform:
     r"""Moments of $\log X$ for lognormal $X$: $\mu' = \log\mu - L/2$, $\sigma'^2 = L = \log(1 + \sigma^2/\mu^2)$.
 
     A change of the model, from normal to lognormal: a coefficient of variation over 0.2 or a mean that is not positive
@@ -142,8 +132,8 @@ def log(input: Normal) -> Normal:
     return _as_lognormal("log", input, lognormal_log, torch.log)
 
 
-@rule("log2", on=Normal)
-def log2(input: Normal) -> Normal:
+@elementwise("log2", on=Normal)
+def log2(input: Normal) -> Transform:
     r"""Moments of $\log_2 X$ for lognormal $X$: those of $\log X$ in other units.
 
     A change of the model, from normal to lognormal: a coefficient of variation over 0.2 or a mean that is not positive
@@ -155,8 +145,8 @@ def log2(input: Normal) -> Normal:
     return _as_lognormal("log2", input, partial(lognormal_log, logarithm=torch.log2, unit=1 / math.log(2)), torch.log2)
 
 
-@rule("log10", on=Normal)
-def log10(input: Normal) -> Normal:
+@elementwise("log10", on=Normal)
+def log10(input: Normal) -> Transform:
     r"""Moments of $\log_{10} X$ for lognormal $X$: those of $\log X$ in other units.
 
     A change of the model, from normal to lognormal: a coefficient of variation over 0.2 or a mean that is not positive
@@ -169,8 +159,8 @@ def log10(input: Normal) -> Normal:
     return _as_lognormal("log10", input, kernel, torch.log10)
 
 
-@rule("log1p", on=Normal)
-def log1p(input: Normal) -> Normal:
+@elementwise("log1p", on=Normal)
+def log1p(input: Normal) -> Transform:
     r"""Moments of $\log(1 + X)$ for lognormal $1 + X$, as of $\log X$.
 
     A change of the model, from normal to lognormal: a coefficient of variation of $1 + X$ over 0.2 or a mean of at
@@ -183,8 +173,8 @@ def log1p(input: Normal) -> Normal:
     return _as_lognormal("log1p", input, kernel, torch.log1p, shift=1.0)
 
 
-@rule("sin", on=Normal)
-def sin(input: Normal) -> Normal:
+@elementwise("sin", on=Normal)
+def sin(input: Normal) -> Transform:
     r"""Moments of $\sin X$, with $q = e^{-\sigma^2}$.
 
     $\mu' = \sqrt q \sin\mu$ and $\sigma'^2 = (1-q)\left(\frac{1-q}{2} + q\cos^2\mu\right)$.
@@ -192,11 +182,11 @@ def sin(input: Normal) -> Normal:
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: characteristic function of the normal distribution
     """
-    return input.through(sine, torch.sin)
+    return Transform(sine, torch.sin)
 
 
-@rule("cos", on=Normal)
-def cos(input: Normal) -> Normal:
+@elementwise("cos", on=Normal)
+def cos(input: Normal) -> Transform:
     r"""Moments of $\cos X$, with $q = e^{-\sigma^2}$.
 
     $\mu' = \sqrt q \cos\mu$ and $\sigma'^2 = (1-q)\left(\frac{1-q}{2} + q\sin^2\mu\right)$.
@@ -204,4 +194,4 @@ def cos(input: Normal) -> Normal:
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: characteristic function of the normal distribution
     """
-    return input.through(cosine, torch.cos)
+    return Transform(cosine, torch.cos)

@@ -3,55 +3,27 @@ r"""Hard thresholds: the Heaviside step and the sign."""
 import torch
 from torch import Tensor
 
-from momentprop.dispatch import rule
-from momentprop.kernels.fuse import Moments, Partials
-from momentprop.kernels.tails import standardize, tail
+from momentprop.dispatch import Transform
+from momentprop.dispatch.registry import elementwise
+from momentprop.kernels.step import sign_moments, step
 from momentprop.values import Normal
 
 
-def step(mean: Tensor, variance: Tensor) -> Moments:
-    r"""Moments of $[\![X \ge 0]\!]$: $\mu' = \Phi(a)$ and $\sigma'^2 = \Phi(a)\Phi(-a)$, with $a = \mu/\sigma$."""
-    _, inverse, a = standardize(mean, variance)
-    positive = a >= 0
-    density, q, _, _ = tail(torch.where(positive, a, -a))
-    q = torch.where((variance <= 0) & (mean == 0), 0.0, q)  # a certain zero is on the upper side
-
-    def partials() -> Partials:
-        tilt = torch.where(positive, 2 * q - 1, 1 - 2 * q)  # 1 - 2 mu'
-        by_mean = density * inverse
-        by_variance = -0.5 * a * density * inverse * inverse
-        return (by_mean, tilt * by_mean), (by_variance, tilt * by_variance)
-
-    return Moments(torch.where(positive, 1 - q, q), q * (1 - q), partials)
-
-
-@rule("heaviside", on=Normal)
-def heaviside(input: Normal, values: Tensor) -> Normal:
+@elementwise("heaviside", on=Normal)
+def heaviside(input: Normal, values: Tensor) -> Transform:
     r"""Moments of $[\![X \ge 0]\!]$; `values`, the result at exactly zero, matters only where the variance is zero.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: paper, "Heaviside Step Function" (its integrals lack the factor $1/\sigma$, the results are right)
     """
-    return input.through(step, lambda x: torch.heaviside(x, values))
+    return Transform(step, lambda x: torch.heaviside(x, values))
 
 
-@rule("sign", on=Normal)
-def sign(input: Normal) -> Normal:
+@elementwise("sign", on=Normal)
+def sign(input: Normal) -> Transform:
     r"""Moments of the sign, $2[\![X \ge 0]\!] - 1$.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: paper, "Heaviside Step Function"
     """
-
-    def kernel(mean: Tensor, variance: Tensor) -> Moments:
-        half = step(mean, variance)
-        _, _, a = standardize(mean, variance)
-        magnitude = torch.erf(a / 2**0.5)  # 2 Phi(a) - 1, with its small values
-
-        def partials() -> Partials:
-            assert half.partials is not None
-            return tuple((2 * by_mean, 4 * by_variance) for by_mean, by_variance in half.partials())
-
-        return Moments(magnitude, 4 * half.variance, partials)
-
-    return input.through(kernel, torch.sign)
+    return Transform(sign_moments, torch.sign)

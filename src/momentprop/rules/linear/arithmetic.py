@@ -1,25 +1,20 @@
 r"""Sums and differences, and sums over a dimension."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from momentprop.dispatch import rule
-from momentprop.rules.elementwise.expressions import follows
+from momentprop.dispatch import Call
+from momentprop.dispatch.registry import composite, linear, transpose
 from momentprop.values import Normal
-from momentprop.values.moments import is_random, mean_of, variance_of
+from momentprop.values.base import Value
+
+_TERMS: Any = {"parameters": "input other", "summands": ("input", "other"), "diagonal": True}
 
 
-def _own(variance: Tensor, loc: Tensor) -> Tensor:
-    """A copy of `variance` in the shape and type of `loc`: two values never share a component unless one is a view."""
-    return variance.to(loc.dtype).expand_as(loc).clone(memory_format=torch.contiguous_format)
-
-
-@rule("add", on=Normal)
-@follows(torch.add)
-def add(input: Normal | Tensor | float, other: Normal | Tensor | float, *, alpha: float = 1) -> Normal:
+@linear("add", on=Normal, pointwise=torch.add, **_TERMS)
+def add(call: Call, *variances: Tensor) -> Tensor:
     r"""Moments of $X + \alpha Y$: means and variances add.
 
     A value added to itself is doubled; two different values are taken as independent.
@@ -27,43 +22,36 @@ def add(input: Normal | Tensor | float, other: Normal | Tensor | float, *, alpha
     Error: exact for independent terms
     Source: paper, eq. linear
     """
-    if isinstance(input, Normal) and input is other:
-        return input.of(input.loc * (1 + alpha), input.variance * (1 + alpha) ** 2)
-    value = input if isinstance(input, Normal) else other
-    assert isinstance(value, Normal)
-    loc = torch.add(mean_of(input), mean_of(other), alpha=alpha)
-    if not is_random(other):
-        return value.of(loc, _own(variance_of(input), loc))
-    spread = variance_of(other) * (alpha * alpha) if alpha != 1 else variance_of(other)
-    if not is_random(input):
-        return value.of(loc, _own(spread, loc))
-    return value.of(loc, (variance_of(input) + spread).to(loc.dtype))
+    return _sum_of_squares(call, variances)
 
 
-@rule("sub", on=Normal)
-@follows(torch.sub)
-def sub(input: Normal | Tensor | float, other: Normal | Tensor | float, *, alpha: float = 1) -> Normal:
+@linear("sub", on=Normal, pointwise=torch.sub, **_TERMS)
+def sub(call: Call, *variances: Tensor) -> Tensor:
     r"""Moments of $X - \alpha Y$: variances add, and a value minus itself is certain.
 
     Error: exact for independent terms
     Source: paper, eq. linear
     """
-    return add(input, other, alpha=-alpha)
+    return _sum_of_squares(call, variances)
 
 
-@rule("neg", on=Normal)
-@follows(torch.neg)
-def neg(input: Normal) -> Normal:
+def _sum_of_squares(call: Call, variances: tuple[Tensor, ...]) -> Tensor:
+    args, kwargs = call.filled(variances)
+    return torch.add(*args, alpha=kwargs.get("alpha", 1) ** 2)
+
+
+@linear("neg", on=Normal, pointwise=torch.neg, diagonal=True)
+def neg(call: Call, variance: Tensor) -> Tensor:
     r"""Moments of $-X$.
 
     Error: exact
     Source: paper, eq. linear
     """
-    return input.of(-input.loc, _own(input.variance, input.loc))
+    return variance.clone()  # two values never share a component unless one is a view
 
 
-@rule("positive", on=Normal)
-def positive(input: Normal) -> Normal:
+@composite("positive", on=Value)
+def positive(input: Any) -> Any:
     r"""The value itself.
 
     Error: exact
@@ -72,43 +60,22 @@ def positive(input: Normal) -> Normal:
     return input
 
 
-@rule("sum", on=Normal)
-def sum(
-    input: Normal, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Normal:
-    r"""Moments of a sum of independent elements: means and variances add.
-
-    Error: exact for independent elements
-    Source: paper, eq. linear
-    """
-    return input.each(lambda part: torch.sum(part, _dims(input, dim), keepdim, dtype=dtype))  # type: ignore[no-any-return]
+linear("sum", "cumsum", on=Normal, parameters="input dim", along="dim")
 
 
-@rule("mean", on=Normal)
-def mean(
-    input: Normal, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Normal:
+@linear("mean", on=Normal, parameters="input dim", along="dim")
+def mean(call: Call, variance: Tensor) -> Tensor:
     r"""Moments of the average of $n$ independent elements: $\sigma'^2 = \frac{1}{n}\,\mathrm{mean}(\sigma^2)$.
 
     Error: exact for independent elements
     Source: paper, eq. linear
     """
-    average: Any = input.each(lambda part: torch.mean(part, _dims(input, dim), keepdim, dtype=dtype))
-    count = input.loc.numel() // max(average.loc.numel(), 1)
-    return input.of(average.loc, average.variance / count)
+    average: Tensor = call.on(variance)
+    return average / (variance.numel() // max(average.numel(), 1))
 
 
-@rule("cumsum", on=Normal)
-def cumsum(input: Normal, dim: int, *, dtype: torch.dtype | None = None) -> Normal:
-    r"""Moments of each partial sum (which are correlated with each other).
-
-    Error: exact for independent elements
-    Source: paper, eq. linear
-    """
-    return input.each(lambda part: torch.cumsum(part, dim, dtype=dtype))  # type: ignore[no-any-return]
-
-
-def _dims(input: Normal, dim: int | Sequence[int] | None) -> list[int]:
-    if dim is None:
-        return list(range(input.ndim))
-    return [dim] if isinstance(dim, int) else list(dim)
+@transpose("cumsum")
+def cumsum_transposed(call: Call, gradient: Tensor) -> Tensor:
+    """Sum from every element to the last one."""
+    (dim,) = call.operation.dims(call) or [0]
+    return gradient.flip(dim).cumsum(dim).flip(dim)

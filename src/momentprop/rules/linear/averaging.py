@@ -1,89 +1,111 @@
-r"""Averages over windows, and batch normalization."""
+r"""Averages over windows.
 
-from collections.abc import Callable, Sequence
+The weights of a window are products of weights along each dimension, and so are their squares: `separable` has the
+transposes.
+"""
+
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.dispatch import rule
+from momentprop.dispatch import Call
+from momentprop.dispatch.registry import linear, transpose
+from momentprop.rules.linear.separable import applied
+from momentprop.rules.linear.sizes import per_dim
 from momentprop.values import Normal
 
-Size = int | Sequence[int]
+_WINDOW = "input kernel_size stride padding ceil_mode count_include_pad divisor_override"
 
 
-def _register_average(op: str, dims: int) -> None:
-    function: Callable[..., Tensor] = getattr(F, op)
+def _register(dims: int) -> None:
+    @linear(f"avg_pool{dims}d", on=Normal, parameters=_WINDOW, channels=-1 - dims)
+    def average(call: Call, variance: Tensor) -> Tensor:
+        r"""Moments of window averages: a variance is $\sum_i \sigma_i^2 / n^2$ over the $n$ of a window.
 
-    def average(
-        input: Normal,
-        kernel_size: Size,
-        stride: Size | None = None,
-        padding: Size = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> Normal:
-        arguments: list[Any] = [kernel_size, stride, padding, ceil_mode, count_include_pad]
-        if divisor_override is not None:
-            arguments.append(divisor_override)
-        loc, variance = function(input.loc, *arguments), function(input.variance, *arguments)
-        if divisor_override is not None:
-            return input.of(loc, variance / divisor_override)
-        sizes = zip(
-            input.shape[-dims:],
-            loc.shape[-dims:],
-            per_dim(kernel_size, dims),
-            per_dim(stride or kernel_size, dims),
-            per_dim(padding, dims),
-            strict=True,
-        )
-        return input.of(loc, variance / _outer([_lengths(loc, *size, count_include_pad) for size in sizes]))
+        Error: exact for independent elements
+        Source: paper, eq. linear
+        """
+        pooled: Tensor = call.on(variance)
+        divisor = call.given("divisor_override")
+        if divisor is not None:
+            return pooled / divisor
+        return pooled / _outer(_window_lengths(call, variance, pooled, dims))
 
-    average.__name__ = op
-    average.__doc__ = r"""Moments of window averages: a variance is $\sum_i \sigma_i^2 / n^2$ over the $n$ of a window.
+    @transpose(f"avg_pool{dims}d")
+    def average_transposed(call: Call, gradient: Tensor) -> Tensor:
+        """Spread every average over its window."""
+        input = call.values[0].loc
+        divisor = call.given("divisor_override")
+        lengths = _window_lengths(call, input, gradient, dims)
+        weights = []
+        for dim, (windows, length) in enumerate(zip(_windows(call, input, gradient, dims), lengths, strict=True)):
+            scale = length if divisor is None else torch.full_like(length, divisor if dim == 0 else 1)
+            weights.append(windows.to(gradient.dtype) / scale[:, None])
+        return applied(gradient, [matrix.mT for matrix in weights])
 
-    Error: exact for independent elements
-    Source: paper, eq. linear
-    """
-    rule(op, on=Normal)(average)
+    @linear(f"adaptive_avg_pool{dims}d", on=Normal, parameters="input output_size", channels=-1 - dims)
+    def adaptive_average(call: Call, variance: Tensor) -> Tensor:
+        r"""Moments of the averages of adaptive windows: $\sum_i \sigma_i^2 / n^2$ over the $n$ of each.
 
+        Error: exact for independent elements
+        Source: paper, eq. linear
+        """
+        pooled: Tensor = call.on(variance)
+        sizes = zip(variance.shape[-dims:], pooled.shape[-dims:], strict=True)
+        return pooled / _outer([_adaptive_lengths(pooled, *size) for size in sizes])
 
-def _register_adaptive_average(op: str, dims: int) -> None:
-    function: Callable[..., Tensor] = getattr(F, op)
-
-    def average(input: Normal, output_size: Size) -> Normal:
-        loc, variance = function(input.loc, output_size), function(input.variance, output_size)
-        sizes = zip(input.shape[-dims:], loc.shape[-dims:], strict=True)
-        return input.of(loc, variance / _outer([_adaptive_lengths(loc, *size) for size in sizes]))
-
-    average.__name__ = op
-    average.__doc__ = r"""Moments of the averages of adaptive windows: $\sum_i \sigma_i^2 / n^2$ over the $n$ of each.
-
-    Error: exact for independent elements
-    Source: paper, eq. linear
-    """
-    rule(op, on=Normal)(average)
+    @transpose(f"adaptive_avg_pool{dims}d")
+    def adaptive_average_transposed(call: Call, gradient: Tensor) -> Tensor:
+        """Spread every average over its window."""
+        sizes = zip(call.values[0].shape[-dims:], gradient.shape[-dims:], strict=True)
+        return applied(gradient, [_adaptive_weights(gradient, *size).mT for size in sizes])
 
 
-def per_dim(size: Size, dims: int) -> list[int]:
-    """A size for each of `dims` dimensions."""
-    sizes = [size] if isinstance(size, int) else list(size)
-    return sizes * dims if len(sizes) == 1 else sizes
+for _dims in (1, 2, 3):
+    _register(_dims)
 
 
-def _lengths(like: Tensor, size: int, out: int, kernel: int, stride: int, padding: int, include_pad: bool) -> Tensor:
-    """How many elements, along one dimension, each window of a pooling divides by."""
-    start = torch.arange(out, device=like.device) * stride - padding
-    end = (start + kernel).clamp(max=size + padding)
-    return end - start if include_pad else end.clamp(max=size) - start.clamp(min=0)
+def _settings(call: Call, input: Tensor, output: Tensor, dims: int) -> Any:
+    """Return input and output size, kernel, stride and padding for each dimension."""
+    kernel = call.given("kernel_size")
+    given = (kernel, call.given("stride") or kernel, call.given("padding", 0))
+    return zip(input.shape[-dims:], output.shape[-dims:], *(per_dim(size, dims) for size in given), strict=True)
+
+
+def _window_lengths(call: Call, input: Tensor, output: Tensor, dims: int) -> list[Tensor]:
+    """Return how many elements, along each dimension, every window of a pooling divides by."""
+    include_pad = call.given("count_include_pad", True)
+    lengths = []
+    for size, out, kernel, stride, padding in _settings(call, input, output, dims):
+        start = torch.arange(out, device=input.device) * stride - padding
+        end = (start + kernel).clamp(max=size + padding)
+        lengths.append(end - start if include_pad else end.clamp(max=size) - start.clamp(min=0))
+    return lengths
+
+
+def _windows(call: Call, input: Tensor, output: Tensor, dims: int) -> list[Tensor]:
+    """Return which input elements, along each dimension, belong to every window: matrices (output, input)."""
+    found = []
+    for size, out, kernel, stride, padding in _settings(call, input, output, dims):
+        start = (torch.arange(out, device=input.device) * stride - padding)[:, None]
+        index = torch.arange(size, device=input.device)
+        found.append((index >= start) & (index < start + kernel))
+    return found
 
 
 def _adaptive_lengths(like: Tensor, size: int, out: int) -> Tensor:
-    """How many elements, along one dimension, each window of an adaptive pooling has."""
+    """Return how many elements, along one dimension, each window of an adaptive pooling has."""
     index = torch.arange(out, device=like.device)
     return ((index + 1) * size + out - 1) // out - index * size // out
+
+
+def _adaptive_weights(like: Tensor, size: int, out: int) -> Tensor:
+    """Return the weights of an adaptive pooling along one dimension, a matrix (output, input)."""
+    index = torch.arange(out, device=like.device)[:, None]
+    start, length = index * size // out, _adaptive_lengths(like, size, out)[:, None]
+    element = torch.arange(size, device=like.device)
+    return ((element >= start) & (element < start + length)).to(like.dtype) / length
 
 
 def _outer(lengths: list[Tensor]) -> Tensor:
@@ -91,58 +113,3 @@ def _outer(lengths: list[Tensor]) -> Tensor:
     for more in lengths[1:]:
         total = total[..., None] * more
     return total
-
-
-for _dims in (1, 2, 3):
-    _register_average(f"avg_pool{_dims}d", _dims)
-    _register_adaptive_average(f"adaptive_avg_pool{_dims}d", _dims)
-
-
-@rule("batch_norm", on=Normal)
-def batch_norm(
-    input: Normal,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Normal:
-    r"""Moments of batch normalization.
-
-    In eval mode an affine map of each channel. In training mode the statistics of the batch are those of the mixture of
-    its units: mean of the means, and mean of the variances plus variance of the means; they update the running ones.
-
-    Error: exact in eval mode; in training mode the batch statistics are taken as certain
-    Source: paper, eq. linear; law of total variance
-    """
-    if not training and running_mean is not None and running_var is not None:
-        loc = F.batch_norm(input.loc, running_mean, running_var, weight, bias, False, momentum, eps)
-        scale = _per_channel(_times(torch.rsqrt(running_var + eps), weight), input)
-        return input.of(loc, (input.variance * (scale * scale)).to(loc.dtype))
-    wide = torch.promote_types(input.dtype, torch.float32)  # as torch does: differences from the mean cancel
-    mean, variance = input.loc.to(wide), input.variance.to(wide)
-    center, total = _batch_statistics(mean, variance)
-    if running_mean is not None and running_var is not None:
-        count = mean.numel() // mean.shape[1]
-        with torch.no_grad():
-            running_mean.lerp_(center.to(running_mean.dtype), momentum)
-            running_var.lerp_((total * count / max(count - 1, 1)).to(running_var.dtype), momentum)
-    scale = _per_channel(_times(torch.rsqrt(total + eps), weight), input)
-    loc = (mean - _per_channel(center, input)) * scale
-    loc = loc if bias is None else loc + _per_channel(bias, input)
-    return input.of(loc.to(input.dtype), (variance * (scale * scale)).to(input.dtype))
-
-
-def _times(scale: Tensor, weight: Tensor | None) -> Tensor:
-    return scale if weight is None else scale * weight
-
-
-def _per_channel(statistic: Tensor, input: Normal) -> Tensor:
-    return statistic.reshape([-1] + [1] * (input.ndim - 2))
-
-
-def _batch_statistics(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    dims = [0, *range(2, mean.ndim)]
-    return mean.mean(dims), mean.var(dims, unbiased=False) + variance.mean(dims)

@@ -1,22 +1,31 @@
-r"""Further products: bilinear layers, gated units, interpolation between values, and torch's names for small products.
+r"""Bilinear layers and interpolation between values: products with more than two factors."""
 
-All factors are taken as independent of each other, except where one value is given twice and the rule says so.
-"""
-
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.dispatch import MissingRule, rule
+from momentprop.dispatch import Call, Kind, MissingRule, Operand, rule
 from momentprop.dispatch import where as place
-from momentprop.rules.linear.products import matrix_product, some_value
+from momentprop.dispatch.registry import linear
+from momentprop.rules.linear.by_rule import squares_by_rule
 from momentprop.values import Normal
-from momentprop.values.moments import is_random, mean_of, variance_of
+from momentprop.values.moments import is_random, mean_of, some_value, variance_of
 
 Random = Any  # a value or a plain tensor
+
+
+def _by_factors(call: Call) -> Kind:
+    """A layer of one random factor is linear, of more it is a form of higher degree."""
+    factors = [call.given(name) for name in ("input1", "input2", "weight")]
+    return Kind.LINEAR if sum(isinstance(factor, Operand) for factor in factors) < 2 else Kind.MIXING
+
+
+linear(
+    "bilinear", on=Normal, parameters="input1 input2 weight bias", summands=("bias",), decide=_by_factors,
+    by_squares=squares_by_rule,
+)  # fmt: skip
 
 
 @rule("bilinear", on=Normal)
@@ -70,15 +79,14 @@ def _quadratic_form(input: Random, weight: Random, bias: Random) -> Normal:
     return input.of(loc, spread if bias is None else spread + variance_of(bias))  # type: ignore[no-any-return]
 
 
-@rule("glu", on=Normal)
-def glu(input: Normal, dim: int = -1) -> Normal:
-    r"""Moments of $a\,S(b)$, where $a$ and $b$ are the two halves along a dimension.
+def _by_weight(call: Call) -> Kind:
+    return Kind.MIXING if isinstance(call.given("weight"), Operand) else Kind.LINEAR
 
-    Error: that of `sigmoid`, for independent halves
-    Source: paper, "Product"
-    """
-    value, gate = input.chunk(2, dim)  # type: ignore[attr-defined]
-    return value * torch.sigmoid(gate)  # type: ignore[no-any-return]
+
+linear(
+    "lerp", on=Normal, parameters="input end weight", summands=("input", "end"), decide=_by_weight,
+    by_squares=squares_by_rule, diagonal=True,
+)  # fmt: skip
 
 
 @rule("lerp", on=Normal)
@@ -96,123 +104,3 @@ def lerp(input: Random, end: Random, weight: Random) -> Normal:
     variance = spread * (distance * distance) + (share * share + spread) * variance_of(end)
     variance = variance + ((1 - share) * (1 - share) + spread) * variance_of(input)
     return some_value(input, end, weight).of(start + share * distance, variance)
-
-
-@rule("dot", "vdot", on=Normal)
-def dot(input: Random, tensor: Random = None, *, other: Random = None) -> Normal:
-    r"""Moments of the inner product of two independent vectors, or of one with itself, a sum of squares.
-
-    Error: exact for independent elements
-    Source: paper, eq. linear and "Product"
-    """
-    second = other if tensor is None else tensor
-    if input is second:
-        return torch.square(input).sum()  # type: ignore[return-value]
-    return matrix_product(torch.dot, input, second)
-
-
-@rule("mv", on=Normal)
-def mv(input: Random, vec: Random) -> Normal:
-    r"""Moments of a matrix times a vector, independent of each other.
-
-    Error: exact for independent elements
-    Source: paper, eq. linear and "Product"
-    """
-    return matrix_product(torch.mv, input, vec)
-
-
-@rule("inner", on=Normal)
-def inner(input: Random, other: Random) -> Normal:
-    r"""Moments of the inner products along the last dimensions of two independent values.
-
-    Error: exact for independent elements
-    Source: paper, eq. linear and "Product"
-    """
-    return matrix_product(torch.inner, input, other)
-
-
-@rule("outer", on=Normal)
-def outer(input: Random, vec2: Random) -> Normal:
-    r"""Moments of all products of the elements of two independent vectors.
-
-    Error: exact for independent elements
-    Source: paper, "Product"
-    """
-    return matrix_product(torch.outer, input, vec2)
-
-
-@rule("tensordot", on=Normal)
-def tensordot(a: Random, b: Random, dims: Any = 2, out: None = None) -> Normal:
-    r"""Moments of sums of products over chosen dimensions of two independent values.
-
-    Error: exact for independent elements
-    Source: paper, eq. linear and "Product"
-    """
-    return matrix_product(lambda x, y: torch.tensordot(x, y, dims), a, b)
-
-
-def _sum(input: Random, product: Random, beta: float, alpha: float) -> Normal:
-    return torch.add(input if beta == 1 else input * beta, product, alpha=alpha)  # type: ignore[return-value]
-
-
-@rule("addmv", on=Normal)
-def addmv(input: Random, mat: Random, vec: Random, *, beta: float = 1, alpha: float = 1) -> Normal:
-    r"""Moments of `beta * input + alpha * (mat @ vec)`.
-
-    Error: exact for independent elements
-    Source: paper, eq. linear and "Product"
-    """
-    return _sum(input, torch.mv(mat, vec), beta, alpha)
-
-
-@rule("addr", on=Normal)
-def addr(input: Random, vec1: Random, vec2: Random, *, beta: float = 1, alpha: float = 1) -> Normal:
-    r"""Moments of `beta * input + alpha * outer(vec1, vec2)`.
-
-    Error: exact for independent elements
-    Source: paper, eq. linear and "Product"
-    """
-    return _sum(input, torch.outer(vec1, vec2), beta, alpha)
-
-
-@rule("addbmm", on=Normal)
-def addbmm(input: Random, batch1: Random, batch2: Random, *, beta: float = 1, alpha: float = 1) -> Normal:
-    r"""Moments of `beta * input + alpha * (batch1 @ batch2).sum(0)`.
-
-    Error: exact for independent elements
-    Source: paper, eq. linear and "Product"
-    """
-    return _sum(input, torch.bmm(batch1, batch2).sum(0), beta, alpha)
-
-
-@rule("addcmul", on=Normal)
-def addcmul(input: Random, tensor1: Random, tensor2: Random, *, value: float = 1) -> Normal:
-    r"""Moments of `input + value * tensor1 * tensor2`.
-
-    Error: exact for independent elements
-    Source: paper, eq. linear and "Product"
-    """
-    return _sum(input, torch.mul(tensor1, tensor2), 1, value)
-
-
-@rule("addcdiv", on=Normal)
-def addcdiv(input: Random, tensor1: Random, tensor2: Random, *, value: float = 1) -> Normal:
-    r"""Moments of `input + value * tensor1 / tensor2`.
-
-    Error: that of `div`
-    Source: paper, eq. linear and "Product"
-    """
-    return _sum(input, torch.div(tensor1, tensor2), 1, value)
-
-
-@rule("linalg_multi_dot", on=Normal)
-def multi_dot(tensors: Sequence[Random]) -> Normal:
-    r"""Moments of a chain of matrix products, from left to right.
-
-    Error: exact for two factors; of more, the elements of each product are taken as independent
-    Source: paper, eq. linear and "Product"
-    """
-    product = tensors[0]
-    for factor in tensors[1:]:
-        product = torch.matmul(product, factor)
-    return product  # type: ignore[no-any-return]

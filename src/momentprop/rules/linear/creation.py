@@ -6,19 +6,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentprop.dispatch import rule
-from momentprop.values import Categorical, Normal
+from momentprop.dispatch.registry import plain
+from momentprop.values import Independent
+from momentprop.values.base import Value
 
 
 def _register_plain(op: str, function: Callable[..., Tensor]) -> None:
-    def create(input: Normal | Categorical, *args: Any, **kwargs: Any) -> Tensor:
+    def create(input: Any, *args: Any, **kwargs: Any) -> Tensor:
         first: Tensor = getattr(input, input.components[0])
         return function(first, *args, **kwargs)
 
     create.__name__ = op
     create.__doc__ = f"A plain tensor by `{op}`, of the value's type and device.\n\nError: exact\nSource: definition"
-    for kind in (Normal, Categorical):
-        rule(op, on=kind)(create)
+    plain(op, on=Value)(create)
 
 
 for _op in "zeros ones empty full rand randn randint".split():
@@ -30,12 +30,12 @@ for _op in "zeros ones empty full tensor empty_strided".split():
 def _register_question(op: str, combine: Callable[[Tensor, Tensor], Tensor]) -> None:
     function: Callable[[Tensor], Tensor] = getattr(torch, op)
 
-    def ask(input: Normal) -> Tensor:
+    def ask(input: Independent) -> Tensor:
         return combine(function(input.loc), function(input.variance))
 
     ask.__name__ = op
     ask.__doc__ = f"The answer of `{op}` for mean and variance together.\n\nError: exact\nSource: definition"
-    rule(op, on=Normal)(ask)
+    plain(op, on=Independent)(ask)
 
 
 _register_question("isnan", torch.logical_or)

@@ -6,12 +6,21 @@ from typing import Any
 
 import torch
 
-from momentprop.dispatch import MissingRule, rule
+from momentprop.dispatch import Call, Kind, MissingRule, rule
 from momentprop.dispatch import where as place
+from momentprop.dispatch.registry import linear
+from momentprop.rules.linear.by_rule import squares_by_rule
 from momentprop.rules.linear.products import matrix_product
-from momentprop.values import Normal
+from momentprop.values import Independent, Normal
 
 Random = Any  # a value or a plain tensor
+
+
+def _by_operands(call: Call) -> Kind:
+    return Kind.LINEAR if len(call.values) == 1 else Kind.MIXING
+
+
+linear("einsum", on=Normal, parameters="equation", decide=_by_operands, by_squares=squares_by_rule)
 
 
 @rule("einsum", on=Normal)
@@ -58,7 +67,7 @@ def _once(letters: str) -> str:
 
 def _single(factor: Random, letters: str, result: str) -> Random:
     """A sum, a diagonal or a new order of the dimensions of one factor: all of them add elements."""
-    if isinstance(factor, Normal):
+    if isinstance(factor, Independent):
         return factor.each(lambda part: torch.einsum(f"{letters}->{result}", part))
     return torch.einsum(f"{letters}->{result}", factor)
 
@@ -72,7 +81,7 @@ def _pair(x: Random, of_x: str, y: Random, of_y: str, result: str) -> Random:
     y, of_y = _without_private(y, of_y, x, of_x, result)
     x, of_x = _without_private(x, of_x, y, of_y, result)  # a dimension of length one that y summed away
     equation = f"{of_x},{of_y}->{result}"
-    if not isinstance(x, Normal) and not isinstance(y, Normal):
+    if not isinstance(x, Independent) and not isinstance(y, Independent):
         return torch.einsum(equation, x, y)
     return matrix_product(lambda a, b: torch.einsum(equation, a, b), x, y)
 

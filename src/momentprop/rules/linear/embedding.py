@@ -6,11 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.dispatch import MissingRule, rule
+from momentprop.dispatch import Call, Kind, MissingRule, Operand, rule
 from momentprop.dispatch import where as place
-from momentprop.rules.linear.products import some_value
-from momentprop.values import Normal
-from momentprop.values.moments import is_random, mean_of
+from momentprop.dispatch.registry import linear, moves
+from momentprop.rules.linear.by_rule import squares_by_rule
+from momentprop.values import Independent, Normal
+from momentprop.values.moments import is_random, mean_of, some_value
 
 
 def _refuse_max_norm(op: str, max_norm: float | None) -> None:
@@ -18,25 +19,30 @@ def _refuse_max_norm(op: str, max_norm: float | None) -> None:
         raise MissingRule(f"no rule for {op!r} with `max_norm` at {place()}: it would rescale a random table in place")
 
 
-@rule("embedding", on=Normal)
-def embedding(
-    input: Tensor,
-    weight: Normal,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Normal:
-    r"""Rows of a random table, chosen by plain indices.
+def _rows(call: Call) -> Kind:
+    _refuse_max_norm("embedding", call.given("max_norm"))
+    return Kind.MOVES
 
-    Error: exact (copies of one row are treated as independent from then on)
-    Source: definition
-    """
-    _refuse_max_norm("embedding", max_norm)
-    return weight.each(  # type: ignore[no-any-return]
-        lambda part: F.embedding(input, part, padding_idx, None, norm_type, scale_grad_by_freq, sparse)
-    )
+
+moves(
+    "embedding", on=Normal, plain=F.embedding, parameters="input weight padding_idx max_norm norm_type", copies=True,
+    positional=True, decide=_rows,
+)  # fmt: skip
+
+
+def _by_weights(call: Call) -> Kind:
+    """A bag is linear in its table, or in the weights of its samples; in both together it is not."""
+    both = isinstance(call.given("weight"), Operand) and isinstance(call.given("per_sample_weights"), Operand)
+    return Kind.MIXING if both else Kind.LINEAR
+
+
+_BAG = (
+    "input weight offsets max_norm norm_type scale_grad_by_freq mode sparse per_sample_weights include_last_offset "
+    "padding_idx"
+)
+linear(
+    "embedding_bag", on=Normal, plain=F.embedding_bag, parameters=_BAG, decide=_by_weights, by_squares=squares_by_rule
+)
 
 
 @rule("embedding_bag", on=Normal)
@@ -71,10 +77,10 @@ def embedding_bag(
     table, samples = mean_of(weight), mean_of(per_sample_weights)
     value, loc = some_value(weight, per_sample_weights), bag(table, samples, mode)
     variance = torch.zeros_like(loc)
-    if isinstance(weight, Normal):
+    if isinstance(weight, Independent):
         variance = variance + bag(weight.variance, None if samples is None else samples * samples)
     if is_random(per_sample_weights):
-        table_squares = table * table + (weight.variance if isinstance(weight, Normal) else 0.0)
+        table_squares = table * table + (weight.variance if isinstance(weight, Independent) else 0.0)
         variance = variance + bag(table_squares, per_sample_weights.variance)
     if mode == "mean":
         count = bag(torch.ones_like(table[:, :1])).clamp(min=1)

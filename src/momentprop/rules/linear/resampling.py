@@ -12,9 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.dispatch import MissingRule, rule
+from momentprop.dispatch import Call, Kind, MissingRule
 from momentprop.dispatch import where as place
+from momentprop.dispatch.registry import linear, moves, transpose
 from momentprop.kernels.constants import constant
+from momentprop.rules.linear.separable import applied
 from momentprop.values import Normal
 from momentprop.values.moments import is_random
 
@@ -22,35 +24,44 @@ _COPYING = ("nearest", "nearest-exact")
 _ACROSS = 2  # elements along the other dimensions: with one, torch's vertical antialiasing is wrong
 
 
-@rule("interpolate", on=Normal)
-def interpolate(
-    input: Normal,
-    size: int | Sequence[int] | None = None,
-    scale_factor: float | Sequence[float] | None = None,
-    mode: str = "nearest",
-    align_corners: bool | None = None,
-    recompute_scale_factor: bool | None = None,
-    antialias: bool = False,
-) -> Normal:
+_INTERPOLATED = "input size scale_factor mode align_corners recompute_scale_factor antialias"
+
+
+def _by_mode(call: Call) -> Kind:
+    return Kind.MOVES if call.given("mode", "nearest") in _COPYING else Kind.LINEAR
+
+
+@linear("interpolate", on=Normal, parameters=_INTERPOLATED, decide=_by_mode)
+def interpolate(call: Call, variance: Tensor) -> Tensor:
     r"""Moments of an interpolation in any mode: $\sigma'^2 = \sum_i w_i^2\sigma_i^2$ with torch's own weights $w$.
 
     Error: exact for independent elements (neighbours in the result share theirs, which is ignored from then on)
     Source: paper, eq. linear
     """
+    wide = variance.to(torch.promote_types(variance.dtype, torch.float32))
+    return applied(wide, [(weights * weights).mT for weights in _all_weights(call, wide)])
+
+
+@transpose("interpolate")
+def interpolate_transposed(call: Call, gradient: Tensor) -> Tensor:
+    """Give every element what its shares in the result are worth."""
+    return applied(gradient, _all_weights(call, call.values[0].loc))
+
+
+def _all_weights(call: Call, like: Tensor) -> list[Tensor]:
+    """Return the weights along every dimension, matrices (input, output)."""
+    size, scale_factor, dims = call.given("size"), call.given("scale_factor"), like.ndim - 2
 
     def resample(x: Tensor, size: Any, scale_factor: Any) -> Tensor:
-        return F.interpolate(x, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
+        changed = {"input": x, "size": size, "scale_factor": scale_factor}
+        result: Tensor = call.replaced(changed).on()
+        return result
 
-    loc = resample(input.loc, size, scale_factor)
-    if mode in _COPYING:
-        return input.of(loc, resample(input.variance, size, scale_factor))
-    variance = input.variance.to(torch.promote_types(input.dtype, torch.float32))
-    dims = input.ndim - 2
+    found = []
     for dim in range(dims):
         alone = [_only(dim, dims, given, same) for given, same in ((size, _ACROSS), (scale_factor, 1.0))]
-        weights = _weights(variance, dim, partial(resample, size=alone[0], scale_factor=alone[1]))
-        variance = (variance.movedim(dim + 2, -1) @ (weights * weights)).movedim(-1, dim + 2)
-    return input.of(loc, variance.to(loc.dtype).contiguous())
+        found.append(_weights(like, dim, partial(resample, size=alone[0], scale_factor=alone[1])))
+    return found
 
 
 def _only(dim: int, dims: int, given: Any, otherwise: float) -> list[Any] | None:
@@ -70,51 +81,26 @@ def _weights(like: Tensor, dim: int, resample: Callable[[Tensor], Tensor]) -> Te
     return resample(units).movedim(dim + 2, 2).flatten(3)[0, ..., 0] if dims > 1 else resample(units)[0]
 
 
-@rule("fold", on=Normal)
-def fold(
-    input: Normal,
-    output_size: int | Sequence[int],
-    kernel_size: int | Sequence[int],
-    dilation: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    stride: int | Sequence[int] = 1,
-) -> Normal:
-    r"""Moments of the sums of overlapping windows: means and variances add.
-
-    Error: exact for independent elements
-    Source: paper, eq. linear
-    """
-    settings: Any = (output_size, kernel_size, dilation, padding, stride)
-    return input.each(lambda part: F.fold(part, *settings))  # type: ignore[no-any-return]
+linear("fold", on=Normal, parameters="input output_size kernel_size dilation padding stride")
+moves("max_unpool1d", "max_unpool2d", "max_unpool3d", on=Normal, positional=True)
 
 
-def _register_unpool(op: str) -> None:
-    function: Callable[..., Tensor] = getattr(F, op)
-
-    def unpool(
-        input: Normal, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, output_size: Any = None
-    ) -> Normal:
-        return input.each(  # type: ignore[no-any-return]
-            lambda part: function(part, indices, kernel_size, stride, padding, output_size)
-        )
-
-    unpool.__name__ = op
-    unpool.__doc__ = "Elements put back at plain indices, among certain zeros.\n\nError: exact\nSource: definition"
-    rule(op, on=Normal)(unpool)
+@transpose("fold")
+def fold_transposed(call: Call, gradient: Tensor) -> Tensor:
+    """Take the windows out of the sum."""
+    names = ("kernel_size", "dilation", "padding", "stride")
+    settings = [call.given(name, 0 if name == "padding" else 1) for name in names]
+    return F.unfold(gradient, *settings)
 
 
-for _dims in (1, 2, 3):
-    _register_unpool(f"max_unpool{_dims}d")
+def _at_plain_places(call: Call) -> Kind:
+    if is_random(call.given("grid")):
+        raise MissingRule(f"no rule for 'grid_sample' at random places at {place()}: the grid must be a plain tensor")
+    return Kind.MOVES if call.given("mode", "bilinear") == "nearest" else Kind.LINEAR
 
 
-@rule("grid_sample", on=Normal)
-def grid_sample(
-    input: Normal,
-    grid: Tensor,
-    mode: str = "bilinear",
-    padding_mode: str = "zeros",
-    align_corners: bool | None = None,
-) -> Normal:
+@linear("grid_sample", on=Normal, parameters="input grid mode padding_mode align_corners", decide=_at_plain_places)
+def grid_sample(call: Call, variance: Tensor) -> Tensor:
     r"""Moments of a sampling at plain places, in the modes that take the nearest element or interpolate linearly.
 
     Along a dimension $(1-f)^2\sigma_0^2 + f^2\sigma_1^2 = s\,((1-g)\sigma_0^2 + g\sigma_1^2)$ with
@@ -123,23 +109,19 @@ def grid_sample(
     Error: exact for independent elements
     Source: paper, eq. linear
     """
-    if is_random(grid):
-        raise MissingRule(f"no rule for 'grid_sample' at random places at {place()}: the grid must be a plain tensor")
+    grid, mode, align_corners = call.given("grid"), call.given("mode", "bilinear"), call.given("align_corners")
     if mode == "bicubic":
-        raise MissingRule(f"no Normal rule for 'grid_sample' with `mode='bicubic'` at {place()}")
-    loc = F.grid_sample(input.loc, grid, mode, padding_mode, align_corners)
-    if mode == "nearest":
-        return input.of(loc, F.grid_sample(input.variance, grid, mode, padding_mode, align_corners))
-    sizes = constant(tuple(input.shape[:1:-1]), grid)  # shape: (x, y[, z])
+        raise MissingRule(f"no rule for 'grid_sample' with `mode='bicubic'` at {place()}")
+    sizes = constant(tuple(variance.shape[:1:-1]), grid)  # shape: (x, y[, z])
     places = (grid + 1) / 2 * (sizes - 1) if align_corners else ((grid + 1) * sizes - 1) / 2
-    places = _inside(places, sizes, padding_mode, align_corners)
+    places = _inside(places, sizes, call.given("padding_mode", "zeros"), align_corners)
     below = places.floor()
     share = places - below
     total = (1 - share) ** 2 + share**2
     moved = below + share**2 / total
     moved = moved / (sizes - 1).clamp(min=1) * 2 - 1
-    variance = F.grid_sample(input.variance, moved, mode, "zeros", align_corners=True)
-    return input.of(loc, variance * total.prod(-1).unsqueeze(1))
+    sampled = F.grid_sample(variance, moved, mode, "zeros", align_corners=True)
+    return sampled * total.prod(-1).unsqueeze(1)
 
 
 def _inside(places: Tensor, sizes: Tensor, padding_mode: str, align_corners: bool | None) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from momentprop.dispatch import MissingRule, rule
 from momentprop.dispatch import where as place
+from momentprop.dispatch.registry import loss
 from momentprop.functional.posterior import class_posterior
 from momentprop.kernels.fuse import Moments, fused
 from momentprop.kernels.softmax import log_logistic_mean
@@ -51,7 +52,7 @@ def hinge(margin: Random) -> Tensor:
     return mean_of(torch.relu(margin))  # type: ignore[no-any-return]
 
 
-@rule("mse_loss", on=Normal)
+@loss("mse_loss", on=Normal)
 def mse_loss(
     input: Random,
     target: Random,
@@ -72,7 +73,7 @@ def mse_loss(
     return _weighted_mean(loss, weight, reduction)
 
 
-@rule("l1_loss", on=Normal)
+@loss("l1_loss", on=Normal)
 def l1_loss(
     input: Random,
     target: Random,
@@ -92,7 +93,7 @@ def l1_loss(
     return _weighted_mean(loss, weight, reduction)
 
 
-@rule("huber_loss", on=Normal)
+@loss("huber_loss", on=Normal)
 def huber_loss(
     input: Random, target: Random, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
 ) -> Tensor:
@@ -111,7 +112,7 @@ def _huber(error: Any, delta: float) -> Tensor:
     return (inside.loc * inside.loc + inside.variance) / 2 + delta * beyond  # type: ignore[attr-defined, no-any-return]
 
 
-@rule("smooth_l1_loss", on=Normal)
+@loss("smooth_l1_loss", on=Normal)
 def smooth_l1_loss(
     input: Random,
     target: Random,
@@ -130,7 +131,7 @@ def smooth_l1_loss(
     return reduced(_huber(input - target, beta) / beta, reduction, size_average, reduce)
 
 
-@rule("gaussian_nll_loss", on=Normal)
+@loss("gaussian_nll_loss", on=Normal)
 def gaussian_nll_loss(
     input: Random, target: Random, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Tensor:
@@ -172,7 +173,7 @@ def _binary(scores: Normal, target: Tensor, pos_weight: Tensor | None = None) ->
     return -(target * (yes if pos_weight is None else pos_weight * yes) + (1 - target) * no)
 
 
-@rule("binary_cross_entropy_with_logits", on=Normal)
+@loss("binary_cross_entropy_with_logits", on=Normal)
 def binary_cross_entropy_with_logits(
     input: Normal,
     target: Tensor,
@@ -192,7 +193,7 @@ def binary_cross_entropy_with_logits(
     return reduced(loss if weight is None else loss * weight, reduction, size_average, reduce)
 
 
-@rule("binary_cross_entropy", on=Normal)
+@loss("binary_cross_entropy", on=Normal)
 def binary_cross_entropy(
     input: Normal,
     target: Tensor,
@@ -210,7 +211,7 @@ def binary_cross_entropy(
     return F.binary_cross_entropy(input.loc, target, weight, size_average, reduce, reduction)
 
 
-@rule("soft_margin_loss", on=Normal)
+@loss("soft_margin_loss", on=Normal)
 def soft_margin_loss(
     input: Normal,
     target: Tensor,
@@ -227,7 +228,7 @@ def soft_margin_loss(
     return reduced(-_log_probability(scores), reduction, size_average, reduce)
 
 
-@rule("multilabel_soft_margin_loss", on=Normal)
+@loss("multilabel_soft_margin_loss", on=Normal)
 def multilabel_soft_margin_loss(
     input: Normal,
     target: Tensor,
@@ -245,7 +246,7 @@ def multilabel_soft_margin_loss(
     return reduced((loss if weight is None else loss * weight).mean(-1), reduction, size_average, reduce)
 
 
-@rule("poisson_nll_loss", on=Normal)
+@loss("poisson_nll_loss", on=Normal)
 def poisson_nll_loss(
     input: Normal,
     target: Tensor,
@@ -273,7 +274,7 @@ def poisson_nll_loss(
     return reduced(loss, reduction, size_average, reduce)
 
 
-@rule("kl_div", on=Normal)
+@loss("kl_div", on=Normal)
 def kl_div(
     input: Normal,
     target: Tensor,
@@ -313,7 +314,7 @@ def kl_div_of_posterior(
     return F.kl_div(input.logits, target, size_average, reduce, reduction, log_target)
 
 
-@rule("ctc_loss", on=Categorical)
+@loss("ctc_loss", on=Categorical)
 def ctc_loss(
     log_probs: Categorical,
     targets: Tensor,
@@ -331,7 +332,7 @@ def ctc_loss(
     return F.ctc_loss(log_probs.logits, targets, input_lengths, target_lengths, blank, reduction, zero_infinity)
 
 
-@rule("linear_cross_entropy", on=Normal)
+@loss("linear_cross_entropy", on=Normal)
 def linear_cross_entropy(
     input: Random,
     linear_weight: Random,

@@ -7,14 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.dispatch import rule
+from momentprop.dispatch.registry import loss, mixing
 from momentprop.rules.losses.losses import hinge, reduced
 from momentprop.values import Normal
 
 Random = Any  # a value or a plain tensor
 
 
-@rule("pairwise_distance", on=Normal)
+@mixing("pairwise_distance", on=Normal)
 def pairwise_distance(x1: Random, x2: Random, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Normal:
     r"""Moments of the norm of a difference of two vectors.
 
@@ -24,7 +24,7 @@ def pairwise_distance(x1: Random, x2: Random, p: float = 2.0, eps: float = 1e-6,
     return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)  # type: ignore[no-any-return]
 
 
-@rule("hinge_embedding_loss", on=Normal)
+@loss("hinge_embedding_loss", on=Normal)
 def hinge_embedding_loss(
     input: Random,
     target: Tensor,
@@ -42,7 +42,7 @@ def hinge_embedding_loss(
     return reduced(loss, reduction, size_average, reduce)
 
 
-@rule("margin_ranking_loss", on=Normal)
+@loss("margin_ranking_loss", on=Normal)
 def margin_ranking_loss(
     input1: Random,
     input2: Random,
@@ -60,7 +60,7 @@ def margin_ranking_loss(
     return reduced(hinge((input2 - input1) * target + margin), reduction, size_average, reduce)
 
 
-@rule("multi_margin_loss", on=Normal)
+@loss("multi_margin_loss", on=Normal)
 def multi_margin_loss(
     input: Normal,
     target: Tensor,
@@ -85,7 +85,7 @@ def multi_margin_loss(
     return reduced(loss if weight is None else loss * weight[target], reduction, size_average, reduce)
 
 
-@rule("multilabel_margin_loss", on=Normal)
+@loss("multilabel_margin_loss", on=Normal)
 def multilabel_margin_loss(
     input: Normal,
     target: Tensor,
@@ -108,7 +108,7 @@ def multilabel_margin_loss(
     return reduced(loss, reduction, size_average, reduce)
 
 
-@rule("cosine_embedding_loss", on=Normal)
+@loss("cosine_embedding_loss", on=Normal)
 def cosine_embedding_loss(
     input1: Random,
     input2: Random,
@@ -128,7 +128,7 @@ def cosine_embedding_loss(
     return reduced(loss, reduction, size_average, reduce)
 
 
-@rule("triplet_margin_loss", on=Normal)
+@loss("triplet_margin_loss", on=Normal)
 def triplet_margin_loss(
     anchor: Random,
     positive: Random,
@@ -154,7 +154,7 @@ def triplet_margin_loss(
     return reduced(loss, reduction, size_average, reduce)
 
 
-@rule("triplet_margin_with_distance_loss", on=Normal)
+@loss("triplet_margin_with_distance_loss", on=Normal)
 def triplet_margin_with_distance_loss(
     anchor: Random,
     positive: Random,

@@ -3,9 +3,12 @@ r"""Dropout as multiplicative noise, propagated instead of sampled.
 A value of type `Sample` has no rule here: torch's own dropout draws its noise.
 """
 
+from collections.abc import Callable, Sequence
+
 import torch
 
-from momentprop.dispatch import rule
+from momentprop.dispatch import Call, rule
+from momentprop.dispatch.registry import noise
 from momentprop.rules.attention.notes import keep_note
 from momentprop.values import Mean, Normal
 
@@ -25,7 +28,24 @@ def _alpha_scale(p: float) -> float:
     return 0.0 if p == 1 else float((1 - p) * (1 + p * _ALPHA**2)) ** -0.5
 
 
-@rule("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", on=Normal)
+def _acts(call: Call) -> bool:
+    return bool(call.given("training", True) and call.given("p", 0.5) > 0)
+
+
+def _alpha_acts(call: Call) -> bool:
+    return bool(call.given("training", False) and call.given("p", 0.5) > 0)
+
+
+def _last(count: int) -> Callable[[Call], Sequence[int]]:
+    """The positions of a channel, which share one draw: the last dimensions."""
+    return lambda call: range(call.args[0].ndim - count, call.args[0].ndim)
+
+
+def _positions(call: Call) -> Sequence[int]:
+    """The positions of a channel, which share one draw: all dimensions after the channels."""
+    return range(2, call.args[0].ndim)
+
+
 def dropout(input: Normal, p: float = 0.5, training: bool = True, inplace: bool = False) -> Normal:
     r"""Moments of $X B / (1-p)$, $B$ one with probability $1-p$: $\mu' = \mu$, $\sigma'^2 = (\sigma^2 + p\mu^2)/(1-p)$.
 
@@ -46,7 +66,6 @@ def dropout_mean(input: Mean, p: float = 0.5, training: bool = True, inplace: bo
     return input.of(torch.zeros_like(input.loc)) if training and p == 1 else input
 
 
-@rule("alpha_dropout", "feature_alpha_dropout", on=Normal)
 def alpha_dropout(input: Normal, p: float = 0.5, training: bool = False, inplace: bool = False) -> Normal:
     r"""Moments of $a(XB + \alpha'(1-B)) + b$: $\mu' = a(1-p)\mu$, $\sigma'^2 = a^2(1-p)(\sigma^2 + p(\mu-\alpha')^2)$.
 
@@ -71,3 +90,12 @@ def alpha_dropout_mean(input: Mean, p: float = 0.5, training: bool = False, inpl
     Source: definition of alpha dropout
     """
     return input.of(_alpha_scale(p) * (1 - p) * input.loc) if training and p > 0 else input
+
+
+noise("dropout", on=Normal, acts=_acts)(dropout)
+noise("dropout1d", on=Normal, acts=_acts, shared=_last(1))(dropout)
+noise("dropout2d", on=Normal, acts=_acts, shared=_last(2))(dropout)
+noise("dropout3d", on=Normal, acts=_acts, shared=_last(3))(dropout)
+noise("feature_dropout", on=Normal, acts=_acts, shared=_positions)(dropout)
+noise("alpha_dropout", on=Normal, acts=_alpha_acts)(alpha_dropout)
+noise("feature_alpha_dropout", on=Normal, acts=_alpha_acts, shared=_positions)(alpha_dropout)

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from momentprop import paper
-from momentprop.dispatch import rule
+from momentprop.dispatch import Call, rule
+from momentprop.dispatch.registry import composite, noise
 from momentprop.distributions import LOGISTIC_VARIANCE
 from momentprop.functional import noise as injected
 from momentprop.functional import units
@@ -23,6 +24,7 @@ from momentprop.kernels.probit import bernoulli_probit
 from momentprop.noise.named import Standard, named, standard
 from momentprop.rules.reductions.softmax import log_posterior
 from momentprop.values import Certain, Fitted, Logistic, Mean, Normal, Sample
+from momentprop.values.base import Value
 
 
 def _bernoulli(probability: Callable[[Tensor, Tensor], Tensor]) -> Kernel:
@@ -43,7 +45,7 @@ _OF_A_SUM: dict[str, Kernel] = {"ap2a": _bernoulli(paper.ap2a), "ap2b": _bernoul
 _OF_LOGISTIC: dict[str, Kernel] = {"pea": _bernoulli(paper.pea), "mackay": _bernoulli(paper.mackay)}
 
 
-@rule("stochastic_binary", on=Normal)
+@noise("stochastic_binary", on=Normal)
 def stochastic_binary(
     input: Normal,
     noise: str | Distribution = "logistic",
@@ -87,7 +89,7 @@ def _kernel(noise: Standard, method: str) -> tuple[Kernel, Callable[[Tensor], Te
     return {**_OF_A_SUM, **_OF_LOGISTIC}[method], certain
 
 
-@rule("noisy_activation", on=Normal)
+@noise("noisy_activation", on=Normal)
 def noisy_activation(
     input: Normal, function: Callable[[Any], Any], noise: str | Distribution = "normal", training: bool = True
 ) -> Any:
@@ -100,18 +102,23 @@ def noisy_activation(
     return function(input.of(input.loc - mean, input.variance + variance))
 
 
-@rule("binary_step", on=Normal)
-def binary_step(input: Normal, low: float = 0.0, high: float = 1.0) -> Normal:
+@composite("binary_step", on=Value)
+def binary_step(input: Any, low: float = 0.0, high: float = 1.0) -> Any:
     r"""Moments of a hard threshold, by the rule of `heaviside` on the value's type.
 
     Error: that of `heaviside`
     Source: paper, "Heaviside Step Function"
     """
-    unit = torch.heaviside(input, torch.ones((), dtype=input.dtype, device=input.device))  # type: ignore[arg-type]
-    return between(unit, low, high)  # type: ignore[no-any-return]
+    unit = torch.heaviside(input, torch.ones((), dtype=input.dtype, device=input.device))
+    return between(unit, low, high)
 
 
-@rule("gumbel_argmax", on=Normal)
+def _classes(call: Call) -> list[int]:
+    """The classes of one input, which one draw decides."""
+    return call.operation.dims(call) or []
+
+
+@noise("gumbel_argmax", on=Normal, along="dim", shared=_classes)
 def gumbel_argmax(
     input: Normal,
     dim: int = -1,
@@ -156,7 +163,7 @@ _register_on_certain("add_noise", "the noisy input")
 _register_on_certain("multiply_noise", "the noisy input")
 
 
-@rule("add_noise", on=Normal)
+@noise("add_noise", on=Normal)
 def add_noise(input: Normal, noise: str | Distribution, training: bool = True) -> Normal:
     r"""Moments of $X + Z$ for independent noise $Z$: means and variances add.
 
@@ -167,7 +174,7 @@ def add_noise(input: Normal, noise: str | Distribution, training: bool = True) -
     return input.of(input.loc + mean, input.variance + variance)
 
 
-@rule("multiply_noise", on=Normal)
+@noise("multiply_noise", on=Normal)
 def multiply_noise(input: Normal, noise: str | Distribution, training: bool = True) -> Normal:
     r"""Moments of $X Z$ for independent noise $Z$, which is a product.
 

@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop.dispatch import rule
+from momentprop.dispatch.registry import loss, plain
 from momentprop.values import Categorical
 
 
-@rule("nll_loss", on=Categorical)
+@loss("nll_loss", on=Categorical)
 def nll_loss(
     input: Categorical,
     target: Tensor,
@@ -52,7 +53,7 @@ def exp(input: Categorical) -> Tensor:
     return input.loc
 
 
-@rule("argmax", on=Categorical)
+@plain("argmax", on=Categorical)
 def argmax(input: Categorical, dim: int | None = None, keepdim: bool = False) -> Tensor:
     r"""The most probable class, a plain tensor of indices.
 

@@ -11,14 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentprop.dispatch import rule
+from momentprop.dispatch.registry import mixing
 from momentprop.kernels.fuse import Kernel, differentiable
 from momentprop.kernels.normalization import mean_square, root_mean_square
 from momentprop.kernels.ratio import cosine
-from momentprop.rules.linear.products import some_value
 from momentprop.rules.reductions.normalization import in_float
-from momentprop.values import Normal
-from momentprop.values.moments import mean_of, variance_of
+from momentprop.values import Independent, Normal
+from momentprop.values.moments import mean_of, some_value, variance_of
 
 Dims = int | Sequence[int] | None
 
@@ -55,7 +54,7 @@ def _unbiased(
     return dims, n / (n - correction) if n > correction else math.nan
 
 
-@rule("var", on=Normal)
+@mixing("var", on=Normal)
 def var(
     input: Normal,
     dim: Dims | bool = None,
@@ -76,7 +75,7 @@ def var(
     return _statistic(input, partial(mean_square, centred=True), factor, dims, keepdim)
 
 
-@rule("std", on=Normal)
+@mixing("std", on=Normal)
 def std(
     input: Normal,
     dim: Dims | bool = None,
@@ -94,7 +93,7 @@ def std(
     return _statistic(input, partial(root_mean_square, centred=True), math.sqrt(factor), dims, keepdim)
 
 
-@rule("var_mean", on=Normal)
+@mixing("var_mean", on=Normal)
 def var_mean(
     input: Normal,
     dim: Dims | bool = None,
@@ -112,7 +111,7 @@ def var_mean(
     return var(input, dim, unbiased, keepdim, correction=correction), average
 
 
-@rule("std_mean", on=Normal)
+@mixing("std_mean", on=Normal)
 def std_mean(
     input: Normal,
     dim: Dims | bool = None,
@@ -130,7 +129,7 @@ def std_mean(
     return std(input, dim, unbiased, keepdim, correction=correction), average
 
 
-@rule("linalg_vector_norm", on=Normal)
+@mixing("linalg_vector_norm", on=Normal)
 def linalg_vector_norm(
     x: Normal,
     ord: float | str | None = 2,
@@ -160,7 +159,7 @@ def linalg_vector_norm(
     raise ValueError(f"the norm of a random value is known for the orders 1, 2 and inf, but not for {ord!r}")
 
 
-@rule("norm", on=Normal)
+@mixing("norm", on=Normal)
 def norm(
     input: Normal,
     p: float | str | None = "fro",
@@ -177,7 +176,7 @@ def norm(
     return linalg_vector_norm(input, p, dim, keepdim, dtype=dtype)
 
 
-@rule("linalg_norm", on=Normal)
+@mixing("linalg_norm", on=Normal)
 def linalg_norm(
     A: Normal,
     ord: float | str | None = None,
@@ -198,7 +197,7 @@ def linalg_norm(
     return linalg_vector_norm(A, ord, dim, keepdim, dtype=dtype)
 
 
-@rule("cosine_similarity", on=Normal)
+@mixing("cosine_similarity", on=Normal)
 def cosine_similarity(x1: Normal | Tensor, x2: Normal | Tensor, dim: int = 1, eps: float = 1e-8) -> Normal:
     r"""Moments of $X\cdot Y/(\lVert X\rVert\lVert Y\rVert)$, with lognormal lengths.
 
@@ -207,7 +206,7 @@ def cosine_similarity(x1: Normal | Tensor, x2: Normal | Tensor, dim: int = 1, ep
     Error: 0.1 for at least 32 elements
     Source: moments of the lognormal distribution
     """
-    if isinstance(x1, Normal) and x1 is x2:
+    if isinstance(x1, Independent) and x1 is x2:
         ones = torch.ones_like(x1.loc.select(dim, 0))
         return x1.of(ones, torch.zeros_like(ones))
     parts = torch.broadcast_tensors(mean_of(x1), variance_of(x1), mean_of(x2), variance_of(x2))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from momentprop import paper
 from momentprop.dispatch import rule
+from momentprop.dispatch.registry import mixing
 from momentprop.distributions import LOGISTIC_VARIANCE
 from momentprop.functional.posterior import PosteriorMethod
 from momentprop.kernels import correlated
@@ -43,7 +44,7 @@ _SINGLE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-@rule("linear_posterior", on=Normal)
+@mixing("linear_posterior", on=Normal)
 def linear_posterior(
     input: Normal, weight: Tensor, bias: Tensor | None = None, method: PosteriorMethod | None = None
 ) -> Categorical:

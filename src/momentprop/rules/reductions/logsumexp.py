@@ -3,14 +3,14 @@ r"""The logarithm of a sum of exponentials."""
 from collections.abc import Sequence
 from typing import Any
 
-from momentprop.dispatch import rule
+from momentprop.dispatch.registry import mixing
 from momentprop.kernels import logsumexp as kernels
 from momentprop.kernels.fuse import fused
 from momentprop.rules.reductions.maximum import over_dims
 from momentprop.values import Normal
 
 
-@rule("logsumexp", on=Normal)
+@mixing("logsumexp", on=Normal, along="dim")
 def logsumexp(input: Normal, dim: int | Sequence[int], keepdim: bool = False) -> Normal:
     r"""Moments of $\log\sum_k e^{X_k}$ of independent elements along one or several dimensions.
 

@@ -11,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.dispatch import rule
+from momentprop.dispatch.registry import composite, mixing
 from momentprop.kernels.fuse import Moments, fused
-from momentprop.rules.linear.averaging import Size, per_dim
+from momentprop.rules.linear.sizes import Size, per_dim
 from momentprop.rules.reductions.maximum import comparison
 from momentprop.values import Normal
+from momentprop.values.base import Value
 
 Gather = Callable[[Tensor, float], Tensor]
 """Windows of a tensor along a new last dimension, with the number for elements outside."""
@@ -104,7 +105,7 @@ def _register_pool(op: str, dims: int) -> None:
         settings = zip(input.shape[-dims:], kernels, strides, paddings, dilations, strict=True)
         return _pooled(input, _gather_sliding([_sliding(*setting, ceil_mode=ceil_mode) for setting in settings]))
 
-    _register(op, pool, "the largest of each window")
+    _register(op, dims, pool, "the largest of each window")
 
 
 def _register_adaptive_pool(op: str, dims: int) -> None:
@@ -115,24 +116,24 @@ def _register_adaptive_pool(op: str, dims: int) -> None:
         sizes = input.shape[-dims:]
         return _pooled(input, _gather_adaptive([(n, n if m is None else m) for n, m in zip(sizes, asked, strict=True)]))
 
-    _register(op, pool, "the largest of each adaptive window")
+    _register(op, dims, pool, "the largest of each adaptive window")
 
 
-def _register(op: str, pool: Callable[..., Normal], what: str) -> None:
+def _register(op: str, dims: int, pool: Callable[..., Normal], what: str) -> None:
     pool.__name__ = op
     pool.__doc__ = rf"""Moments of {what}, whose elements are taken as independent.
 
     Error: as `maximum_of`: of one variance, 0.025 for windows of 2 x 2, 0.059 for 3 x 3, 1e-5 for more than 16 elements
     Source: paper, "Max and Leaky ReLU"
     """
-    rule(op, on=Normal)(pool)
+    mixing(op, on=Normal, channels=-1 - dims)(pool)
 
     def with_indices(*args: Any, **kwargs: Any) -> NoReturn:
         _refuse_indices(op)
 
     with_indices.__name__ = f"{op}_with_indices"
     with_indices.__doc__ = f"Refused: `{op}` of a random value has no indices.\n\nError: none\nSource: definition"
-    rule(with_indices.__name__, on=Normal)(with_indices)
+    composite(with_indices.__name__, on=Value)(with_indices)
 
 
 for _dims in (1, 2, 3):

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from momentprop import paper
-from momentprop.dispatch import rule
+from momentprop.dispatch.registry import composite, mixing
 from momentprop.functional.maximum import maximum_of
 from momentprop.kernels.fuse import Kernel, fused
 from momentprop.kernels.maximum import Method, larger, largest
 from momentprop.rules.elementwise.expressions import follows
-from momentprop.values import Fitted, Normal
+from momentprop.values import Fitted, Independent, Normal
+from momentprop.values.base import Value
 from momentprop.values.moments import mean_of, variance_of
 
 
@@ -41,7 +42,7 @@ def comparison(input: Normal, method: Method | None = None) -> Kernel:
     return partial(largest, method=method)
 
 
-@rule("maximum_of", on=Normal)
+@mixing("maximum_of", on=Normal, along="dim")
 def maximum_over_dim(input: Normal, dim: int, method: Method | None = None, keepdim: bool = False) -> Normal:
     r"""Moments of the maximum of independent elements along a dimension.
 
@@ -57,7 +58,7 @@ def maximum_over_dim(input: Normal, dim: int, method: Method | None = None, keep
     return result.unsqueeze(dim) if keepdim else result  # type: ignore[no-any-return]
 
 
-@rule("maximum", on=Normal)
+@mixing("maximum", on=Normal, pointwise=torch.maximum)
 @follows(torch.maximum)
 def maximum(input: Normal | Tensor, other: Normal | Tensor) -> Normal:
     r"""Moments of the larger of two independent variables: $\sigma'^2 = \sigma_1^2 R(a) + \sigma_2^2 R(-a)$.
@@ -70,13 +71,13 @@ def maximum(input: Normal | Tensor, other: Normal | Tensor) -> Normal:
     """
     if input is other:
         return input  # type: ignore[return-value]
-    value = input if isinstance(input, Normal) else other
-    assert isinstance(value, Normal)
+    value = input if isinstance(input, Independent) else other
+    assert isinstance(value, Independent)
     pair = paper.max_fitted if isinstance(value, Fitted) else larger
     return value.of(*fused(pair, None, mean_of(input), variance_of(input), mean_of(other), variance_of(other)))
 
 
-@rule("max_with_covariance", on=Normal)
+@mixing("max_with_covariance", on=Normal, pointwise=torch.maximum)
 def max_with_covariance(input: Normal, other: Normal, covariance: Tensor | float) -> Normal:
     r"""Moments of the larger of two jointly normal variables: $\sigma_1^2 R(a) + \sigma_2^2 R(-a) + 2c\,K(a)$.
 
@@ -87,7 +88,7 @@ def max_with_covariance(input: Normal, other: Normal, covariance: Tensor | float
     return input.of(*fused(larger, None, input.loc, input.variance, other.loc, other.variance, shared))
 
 
-@rule("minimum", on=Normal)
+@mixing("minimum", on=Normal, pointwise=torch.minimum)
 @follows(torch.minimum)
 def minimum(input: Normal | Tensor, other: Normal | Tensor) -> Normal:
     r"""Moments of the smaller of two independent variables.
@@ -98,7 +99,7 @@ def minimum(input: Normal | Tensor, other: Normal | Tensor) -> Normal:
     return input if input is other else -maximum(-input, -other)  # type: ignore[operator, return-value]
 
 
-@rule("amax", on=Normal)
+@mixing("amax", on=Normal, along="dim")
 def amax(input: Normal, dim: int | Sequence[int] = (), keepdim: bool = False) -> Normal:
     r"""Moments of the maximum along one or several dimensions.
 
@@ -108,7 +109,7 @@ def amax(input: Normal, dim: int | Sequence[int] = (), keepdim: bool = False) ->
     return over_dims(lambda last: maximum_of(last, -1), input, dim, keepdim)  # type: ignore[no-any-return]
 
 
-@rule("amin", on=Normal)
+@composite("amin", on=Value, along="dim")
 def amin(input: Normal, dim: int | Sequence[int] = (), keepdim: bool = False) -> Normal:
     r"""Moments of the minimum along one or several dimensions.
 
@@ -118,7 +119,7 @@ def amin(input: Normal, dim: int | Sequence[int] = (), keepdim: bool = False) ->
     return -amax(-input, dim, keepdim)  # type: ignore[operator, no-any-return]
 
 
-@rule("max", on=Normal)
+@composite("max", on=Value, along="dim")
 def max(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
     r"""The maximum in the three forms of `torch.max`: of all elements, along a dimension, and of two values.
 
@@ -134,7 +135,7 @@ def max(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None
     return maximum(input, dim if other is None else other)
 
 
-@rule("min", on=Normal)
+@composite("min", on=Value, along="dim")
 def min(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
     r"""The minimum in the three forms of `torch.min`.
 

@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.dispatch import rule
+from momentprop.dispatch.registry import mixing
 from momentprop.kernels.fuse import Kernel, Moments, differentiable
 from momentprop.kernels.normalization import normalized
 from momentprop.kernels.ratio import over_response, over_sum
-from momentprop.rules.linear.products import product_variance, some_value
-from momentprop.values import Normal
-from momentprop.values.moments import is_random, mean_of, variance_of
+from momentprop.rules.linear.products import product_variance
+from momentprop.values import Independent, Normal
+from momentprop.values.moments import is_random, mean_of, some_value, variance_of
 
 Grouping = Callable[[Tensor], Tensor]
 Parameter = Normal | Tensor | None
@@ -58,7 +58,7 @@ def _normalized(
         certain = plain(*(None if part is None else mean_of(part).detach() for part in (input, weight, bias)))
     if per_channel:
         weight, bias = (_channels(part, input.ndim) for part in (weight, bias))
-    if not isinstance(input, Normal):
+    if not isinstance(input, Independent):
         return _affine(plain(input, None, None), weight, bias)
     value = over_groups(input, partial(normalized, centred=centred, eps=eps), grouping)
     value = _affine(value.each(lambda part: part.reshape(input.shape)), weight, bias)
@@ -85,7 +85,7 @@ def _channels(parameter: Any, ndim: int) -> Parameter:
     return None if parameter is None else parameter.reshape([-1] + [1] * (ndim - 2))
 
 
-@rule("layer_norm", on=Normal)
+@mixing("layer_norm", on=Normal, channels=-1)
 def layer_norm(
     input: Normal | Tensor,
     normalized_shape: Sequence[int],
@@ -108,7 +108,7 @@ def layer_norm(
     return _normalized(input, weight, bias, plain, lambda part: part.flatten(-dims), eps=eps)
 
 
-@rule("rms_norm", on=Normal)
+@mixing("rms_norm", on=Normal, channels=-1)
 def rms_norm(
     input: Normal | Tensor, normalized_shape: Sequence[int], weight: Parameter = None, eps: float | None = None
 ) -> Normal:
@@ -124,7 +124,7 @@ def rms_norm(
     return _normalized(input, weight, None, plain, lambda part: part.flatten(-dims), eps=eps, centred=False)
 
 
-@rule("group_norm", on=Normal)
+@mixing("group_norm", on=Normal, channels=1)
 def group_norm(
     input: Normal | Tensor, num_groups: int, weight: Parameter = None, bias: Parameter = None, eps: float = 1e-5
 ) -> Normal:
@@ -138,7 +138,7 @@ def group_norm(
     return _normalized(input, weight, bias, plain, grouping, eps=eps, per_channel=True)
 
 
-@rule("instance_norm", on=Normal)
+@mixing("instance_norm", on=Normal, channels=1)
 def instance_norm(
     input: Normal | Tensor,
     running_mean: Tensor | None = None,
@@ -171,7 +171,7 @@ def instance_norm(
     return result
 
 
-@rule("normalize", on=Normal)
+@mixing("normalize", on=Normal, along="dim")
 def normalize(input: Normal, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Normal:
     r"""Moments of $X/\max(\lVert X\rVert, \epsilon)$ for the Euclidean norm, as of `rms_norm`.
 
@@ -195,7 +195,7 @@ def _over_length(mean: Tensor, variance: Tensor, least: float) -> Moments:
     return Moments(moments.mean / math.sqrt(n), moments.variance / n)
 
 
-@rule("local_response_norm", on=Normal)
+@mixing("local_response_norm", on=Normal)
 def local_response_norm(input: Normal, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Normal:
     r"""Moments of $X_i/S^\beta$ with $S = k + \frac{\alpha}{m}\sum_j X_j^2$ over a window of $m$ channels.
 

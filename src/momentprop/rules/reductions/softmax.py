@@ -8,13 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop import paper
-from momentprop.dispatch import rule
+from momentprop.dispatch.registry import composite, loss, mixing
 from momentprop.functional.posterior import PosteriorMethod
 from momentprop.kernels import softmax as kernels
 from momentprop.kernels.fuse import Kernel, Moments, fused
 from momentprop.rules.attention.notes import note_softmax, scores_of, weights_of
 from momentprop.rules.reductions.categorical import as_torch_lays_out, dim_of_classes
 from momentprop.values import Categorical, Fitted, Logistic, Normal
+from momentprop.values.base import Value
 
 MOST_RACING = 1024
 """Up to this number of classes, the posterior is a race by default."""
@@ -61,7 +62,7 @@ def _converted(input: Normal, given: Any, dtype: torch.dtype | None) -> Normal:
     return input if dtype is None else input.each(lambda part: part.to(dtype))
 
 
-@rule("softmax", on=Normal)
+@mixing("softmax", on=Normal, along="dim")
 def softmax(input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: torch.dtype | None = None) -> Normal:
     r"""Moments of the probabilities $p_y = e^{X_y}/\sum_k e^{X_k}$ for independent $X_k$.
 
@@ -90,17 +91,17 @@ def softmax(input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: 
     return result if scores is None else note_softmax(result, scores)
 
 
-@rule("softmin", on=Normal)
+@composite("softmin", on=Value, along="dim")
 def softmin(input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: torch.dtype | None = None) -> Normal:
     r"""Moments of the softmax of the negatives.
 
     Error: that of `softmax`
     Source: as `softmax`
     """
-    return softmax(-input, dim, _stacklevel, dtype)  # type: ignore[operator]
+    return F.softmax(-input, dim, _stacklevel, dtype)  # type: ignore[operator]
 
 
-@rule("log_softmax", on=Normal)
+@mixing("log_softmax", on=Normal, along="dim")
 def log_softmax(
     input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: torch.dtype | None = None
 ) -> Categorical:
@@ -118,7 +119,7 @@ def log_softmax(
     return Categorical.of(log_posterior(input, _dim(dim, input)))
 
 
-@rule("class_posterior", on=Normal)
+@mixing("class_posterior", on=Normal)
 def class_posterior(input: Normal, dim: int = -1, method: PosteriorMethod | None = None) -> Categorical:
     r"""The class posterior $q(y) = E\,\mathrm{softmax}(X)_y$, by the method asked for.
 
@@ -128,7 +129,7 @@ def class_posterior(input: Normal, dim: int = -1, method: PosteriorMethod | None
     return Categorical.of(log_posterior(input, dim, method))
 
 
-@rule("cross_entropy", on=Normal)
+@loss("cross_entropy", on=Normal)
 def cross_entropy(
     input: Normal,
     target: Tensor,

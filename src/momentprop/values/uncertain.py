@@ -1,13 +1,15 @@
-"""What every value with a mean and a variance can tell about its spread."""
+"""The base of all values that have a mean and a variance."""
 
 from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
+from momentprop.values.base import Value
 
-class Spread:
-    """Deviation and intervals of a unit with mean `loc` and variance `variance`."""
+
+class Uncertain(Value):
+    """A value of units with mean `loc` and variance `variance`."""
 
     loc: Tensor
     variance: Tensor
@@ -19,7 +21,7 @@ class Spread:
         return torch.where(uncertain, torch.where(uncertain, self.variance, 1.0).sqrt(), 0.0)
 
     def interval(self, p: float = 0.95) -> tuple[Tensor, Tensor]:
-        """The central interval that holds a unit with probability `p`, as its lower and its upper end.
+        """Return the central interval that holds a unit with probability `p`, as its lower and its upper end.
 
         >>> import torch, momentprop
         >>> momentprop.Normal(torch.tensor([10.0]), 4.0).interval(0.9)
@@ -31,5 +33,5 @@ class Spread:
         return self.loc - half, self.loc + half
 
     def _quantile(self, probability: float) -> float:
-        """The quantile of a unit of mean zero and variance one."""
+        """Return the quantile of a unit of mean zero and variance one."""
         return NormalDist().inv_cdf(probability)

@@ -1,0 +1,83 @@
+"""One call of an operation: its arguments, and the values among them."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from momentprop.dispatch.operand import Operand, values_in
+
+if TYPE_CHECKING:
+    from momentprop.dispatch.kinds import Kind, Operation
+
+
+class Call:
+    """An operation with its arguments, some of which are values: what the rule of a kind is given.
+
+    A rule of a kind knows nothing of the operation but its kind. It asks the call for the operation's action on other
+    tensors: `call.on(*tensors)` is torch's own function with tensors in the places of the values.
+    """
+
+    def __init__(
+        self,
+        operation: "Operation",
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        values: Sequence[Any] | None = None,
+    ) -> None:
+        self.operation = operation
+        self.args = args
+        self.kwargs = kwargs
+        self.values = values_in(args, kwargs) if values is None else values
+
+    @property
+    def op(self) -> str:
+        """The name of the operation."""
+        return self.operation.name
+
+    @property
+    def kind(self) -> "Kind":
+        """The kind of map that the operation is for these arguments."""
+        return self.operation.kind_of(self)
+
+    def given(self, name: str, default: Any = None) -> Any:
+        """Return the argument of a parameter."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        position = self.operation.positions.get(name)
+        return self.args[position] if position is not None and position < len(self.args) else default
+
+    def replaced(self, new: Mapping[str, Any]) -> "Call":
+        """Return the call with other arguments for some parameters."""
+        args, kwargs = list(self.args), dict(self.kwargs)
+        for name, argument in new.items():
+            position = self.operation.positions.get(name, len(args))
+            if name in kwargs or position >= len(args):
+                kwargs[name] = argument
+            else:
+                args[position] = argument
+        return Call(self.operation, args, kwargs)
+
+    def on(self, *tensors: Any) -> Any:
+        """Apply torch's own function to tensors in the places of the values, in their order."""
+        args, kwargs = self.filled(tensors)
+        return self.operation.plain(*args, **kwargs)
+
+    def filled(self, tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments with tensors, or other values, in the places of the values."""
+        places = _Places(tensors)
+        return [places.fill(a) for a in self.args], {name: places.fill(a) for name, a in self.kwargs.items()}
+
+
+class _Places:
+    """Hands out what stands in for the values, one after the other."""
+
+    def __init__(self, tensors: Sequence[Any]) -> None:
+        self.tensors = tensors
+        self.used = 0
+
+    def fill(self, argument: Any) -> Any:
+        if isinstance(argument, Operand):
+            self.used += 1
+            return self.tensors[self.used - 1]
+        if isinstance(argument, list | tuple) and any(isinstance(item, Operand) for item in argument):
+            return [self.fill(item) for item in argument]
+        return argument

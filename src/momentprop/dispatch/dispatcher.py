@@ -1,0 +1,174 @@
+"""The one way in: an operation meets a value, finds its rule, and the rule's result leaves.
+
+Functions reach `dispatch` by `__torch_function__` of the running mode or of the value, methods and operators by `enter`,
+which takes the same way. While a rule runs, the mode is not entered: what the rule computes is its own.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch.overrides import handle_torch_function
+
+from momentprop.dispatch.call import Call
+from momentprop.dispatch.context import Context, current, is_running
+from momentprop.dispatch.operand import Operand, values_in
+from momentprop.dispatch.place import where
+from momentprop.dispatch.spelling import spelled
+from momentprop.dispatch.rule_table import made, operation_named, resolve
+from momentprop.torch_compat.lost_gradients import refuse_lost_gradients
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def enter(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Apply a method of tensors to a value, on the way that torch's functions take."""
+    if torch.compiler.is_compiling():
+        return dispatch(function, args, kwargs, current())
+    if not is_running():
+        return dispatch(function, args, kwargs)
+    return handle_torch_function(function, args[:1], *args, **kwargs)
+
+
+def operation(function: F) -> F:
+    """Make a Python function of tensors an operation that rules can be given for, under the function's own name.
+
+    On plain tensors it stays what it is; with a value among its arguments it asks the rule table.
+
+    >>> import torch, momentprop
+    >>> @momentprop.operation
+    ... def swish(x):
+    ...     return x * torch.sigmoid(x)
+    >>> @momentprop.rule("swish", on=momentprop.Normal)
+    ... def swish_moments(x):
+    ...     return torch.nn.functional.silu(x)
+    >>> swish(momentprop.Normal(torch.zeros(1), 1.0)).loc
+    tensor([0.2066])
+    >>> momentprop.dispatch.forget("swish", on=momentprop.Normal)
+    """
+
+    made(function)
+
+    @functools.wraps(function)
+    def dispatched(*args: Any, **kwargs: Any) -> Any:
+        if is_running() and not torch.compiler.is_compiling():
+            return handle_torch_function(dispatched, args, *args, **kwargs)
+        values, context = values_in(args, kwargs), current()
+        if context is not None:
+            return context.run(dispatched, function, args, kwargs, values)
+        return dispatch(dispatched, args, kwargs, values=values) if values else function(*args, **kwargs)
+
+    return dispatched  # type: ignore[return-value]
+
+
+def dispatch(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    context: Context | None = None,
+    values: Sequence[Operand] | None = None,
+) -> Any:
+    """Apply the rule for a torch `function` to arguments of which at least one is a value.
+
+    `values` are those among the arguments, if the caller has looked for them. Without a rule, the fallback of the
+    running `context` is asked, if there is one.
+    """
+    if values is None:
+        values = values_in(args, kwargs)
+    op, reflected, in_place = spelled(getattr(function, "__name__", ""))  # scripted methods have no name
+    on = _type_of(op, values)
+    if not torch.is_grad_enabled():
+        refuse_lost_gradients(values, where)
+    operation = operation_named(op)
+    ordered = args[::-1] if reflected else args
+    call = Call(operation, ordered, kwargs, values)
+    found = resolve(op, on, call if on.needs_rules else None)
+    if found is None:
+        return _without_rule(call, function, args, kwargs, on, context)
+    position = operation.inplace
+    if in_place or (
+        position is not None and (kwargs.get("inplace", False) or (len(args) > position and bool(args[position])))
+    ):
+        return _write_back(call, found, context)
+    return _run(call, found, context)
+
+
+def _type_of(op: str, values: Sequence[Operand]) -> type[Operand]:
+    assert values, f"{op!r} was dispatched without a value"
+    first = type(values[0])
+    for value in values:
+        if type(value) is not first:
+            raise TypeError(
+                f"{op!r} was given a {first.__name__} and a {type(value).__name__} at {where()}; "
+                "the values of one operation must be of one type"
+            )
+    return first
+
+
+def _without_rule(
+    call: Call,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    on: type[Operand],
+    context: Context | None,
+) -> Any:
+    if on.needs_rules:
+        context = context or current()
+        if context is not None and context.fallback is not None:
+            with torch._C.DisableTorchFunction():  # it works on plain tensors, and may draw random numbers
+                return context.fallback(on, function, args, kwargs)
+    result = on.without_rule(function, args, kwargs)
+    watcher = None if context is None else context.watcher
+    return result if watcher is None else watcher.after(call, result)
+
+
+def _run(call: Call, found: tuple[Callable[..., Any], bool], context: Context | None) -> Any:
+    """Run a rule and show its result to the watcher, which sees nothing of what happens inside the rule."""
+    if context is None or context.watcher is None:
+        return _applied(call, found)
+    watcher, context.watcher = context.watcher, None
+    try:
+        result = _applied(call, found)
+    finally:
+        context.watcher = watcher
+    return watcher.after(call, result)
+
+
+def _applied(call: Call, found: tuple[Callable[..., Any], bool]) -> Any:
+    function, takes_call = found
+    if torch.compiler.is_compiling():
+        return function(call) if takes_call else function(*call.args, **call.kwargs)
+    try:
+        return function(call) if takes_call else function(*call.args, **call.kwargs)
+    except Exception as error:
+        on = type(call.values[0]).__name__
+        error.add_note(f"in the {on} rule for {call.op!r} at {where()}")
+        raise
+
+
+def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Context | None) -> Any:
+    """Run a pure rule for an in-place operation and put its result back into the first argument.
+
+    Where the components share memory with another value (a view was taken) they are overwritten, as torch would do;
+    the rule then works on a copy, so that what autograd saved stays as it was. Otherwise they are simply replaced.
+    """
+    target = call.args[0] if call.args else call.values[0]
+    if not isinstance(target, Operand):
+        raise RuntimeError(  # not a TypeError: on that, Python tries `tensor + value` and rebinds the name
+            f"in-place {call.op!r} at {where()} would write a random value into a plain tensor; "
+            "use the out-of-place operation, or make the tensor a value first"
+        )
+    if target.memory:
+        call = Call(call.operation, (target.each(torch.clone), *call.args[1:]), call.kwargs)
+    result = _run(call, found, context)
+    if target.memory:
+        target.memory[0] += 1
+        for name in target.components:
+            getattr(target, name).copy_(getattr(result, name))
+    else:
+        for name in target.components:
+            setattr(target, name, getattr(result, name))
+        target.origin = result.origin  # type: ignore[misc]
+    return target

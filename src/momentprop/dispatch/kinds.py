@@ -1,0 +1,228 @@
+r"""What kind of map an operation is.
+
+Each operation of the table is of one kind, which may depend on the arguments: on which of them are random, and on flags.
+
+| kind | what it does | what the table knows besides |
+|---|---|---|
+| *moves* | every element of the result is an element of a value, or a constant | whether elements are copied |
+| *linear* | sums with plain weights, $y = Wx + b$ | the action on squares, $(W \circ W)v$; the transpose, $W^\top g$ |
+| *bilinear* | sums of products of two values | the two factors; with one of them plain the operation is linear |
+| *elementwise* | one function of each element of one value | the kernel of its moments, and the plain function |
+| *mixing* | a nonlinear function of several units | the dimensions it acts along |
+| *noise* | draws something, or would if it did not know better | whether it acts, and which units share one draw |
+| *loss* | ends in a plain tensor that is to be minimized | |
+| *composite* | made of other operations, which have kinds of their own | |
+| *plain* | asks about a value, or is shaped like one; the result is not random | |
+
+A type of value implements each kind once, by `@momentprop.rule(Kind.LINEAR, on=Type)`, and then runs all operations of
+that kind. Where it has no rule for *moves*, that for *linear* serves: moving is a sum of one term.
+"""
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from momentprop.dispatch.call import Call
+from momentprop.dispatch.operand import MissingRule, Operand
+from momentprop.dispatch.place import where
+
+
+class Kind(enum.StrEnum):
+    """The kinds of maps."""
+
+    MOVES = "moves"
+    LINEAR = "linear"
+    BILINEAR = "bilinear"
+    ELEMENTWISE = "elementwise"
+    MIXING = "mixing"
+    NOISE = "noise"
+    LOSS = "loss"
+    COMPOSITE = "composite"
+    PLAIN = "plain"
+
+
+Decide = Callable[[Call], Kind]
+Squares = Callable[..., Tensor]
+Transpose = Callable[[Call, Any], Any]
+
+
+class Operation:
+    """A row of the table: an operation and its kind."""
+
+    along: str | None = None  # the parameter that names the dimensions it acts along
+    default: Any = None  # of that parameter
+    pointwise: Callable[..., Tensor] | None = None  # the plain function, if it relates elements at one place only
+    channels: int | None = None  # the dimension of channels in the result, if the operation tells
+    positional: bool = False  # what becomes of an element depends on its place in the whole, not on its channel
+    by_acting: Callable[[Call], bool] | None = None
+
+    def __init__(self, name: str, kind: Kind, parameters: Sequence[str] = ("input",), **facts: Any) -> None:
+        self.name = name
+        self.kind = kind
+        self.positions = {parameter: position for position, parameter in enumerate(parameters)}
+        self.decide: Decide | None = None
+        self.inplace: int | None = None  # the position of torch's parameter `inplace`
+        for fact, known in facts.items():
+            setattr(self, fact, known)
+
+    def kind_of(self, call: Call) -> Kind:
+        """Return the kind that the operation is of for the arguments of a call."""
+        return self.kind if self.decide is None else self.decide(call)
+
+    def acts(self, call: Call) -> bool:
+        """Return whether a call draws noise, and so makes a plain tensor random."""
+        return self.by_acting is not None and self.by_acting(call)
+
+    def plain(self, *args: Any, **kwargs: Any) -> Any:
+        """Apply torch's own function."""
+        raise MissingRule(f"the plain function of {self.name!r} is not known at {where()}")
+
+    def dims(self, call: Call) -> list[int] | None:
+        """Return the dimensions that a call acts along, counted from the first, or None if the table cannot tell."""
+        if self.along is None:
+            return None
+        ndim = call.values[0].ndim
+        dim = call.given(self.along, call.kwargs.get("axis", self.default))
+        if isinstance(dim, int):
+            return [dim % max(ndim, 1)]
+        if dim is None or isinstance(dim, Sequence):
+            return [d % ndim for d in dim] if dim else list(range(ndim))
+        return None
+
+
+class Linear(Operation):
+    r"""$y = Wx + b$, jointly in all values among the arguments.
+
+    `summands` are the parameters that add a constant where they are plain, as the bias of a layer does. The action on
+    squares is by default the operation itself, for weights of zero and one. The transpose is by default torch's
+    derivative, for operations whose derivative is made of ordinary forward operations.
+    """
+
+    summands: Sequence[str] = ()
+    numbers: Sequence[str] = ()  # parameters whose squares the action on squares takes
+    by_squares: Squares | None = None
+    by_transpose: Transpose | None = None
+    diagonal: bool = False  # every element of the result depends on one element of each value
+    # what only operations that move elements know
+    copies: bool | Callable[[Call], bool] = False
+    views: bool = False  # the result may share memory with the value
+    converts: bool = False  # every element stays in its place
+
+    def copying(self, call: Call) -> bool:
+        """Return whether an element may occur more than once in the result."""
+        return self.copies(call) if callable(self.copies) else self.copies
+
+    def homogeneous(self, call: Call) -> Call:
+        """Return the call without its constants: $Wx$."""
+        if self.summands == ("*",):  # all arguments
+            return Call(self, [_zero(argument) for argument in call.args], call.kwargs, call.values)
+        given = {name: call.given(name) for name in self.summands}
+        plain = {name: _zero(each) for name, each in given.items() if each is not None and not isinstance(each, Operand)}
+        return call.replaced(plain) if plain else call
+
+    def squares(self, call: Call, *variances: Tensor) -> Any:
+        r"""Return $(W \circ W)\,v$, the variance of the result for independent elements of variance $v$."""
+        call = self.homogeneous(call)
+        if self.by_squares is not None:
+            return self.by_squares(call, *variances)
+        numbers = {name: call.given(name) ** 2 for name in self.numbers if call.given(name) is not None}
+        return (call.replaced(numbers) if numbers else call).on(*variances)
+
+    def transpose(self, call: Call, gradient: Any) -> tuple[Tensor, ...]:
+        r"""Return $W^\top g$, a tensor for each value: what a linear function of the result is, of the values."""
+        call = self.homogeneous(call)
+        if self.by_transpose is not None:
+            found = self.by_transpose(call, gradient)
+            return found if isinstance(found, tuple) else (found,)
+        zeros = [torch.zeros_like(value.loc) for value in call.values]
+        pull: Any = torch.func.vjp(call.on, *zeros)[1]
+        return pull(gradient)  # type: ignore[no-any-return]
+
+
+class Bilinear(Linear):
+    r"""$y_k = \sum_{ij} c_{kij} x_i z_j$ with $c$ zero or one, plus summands.
+
+    With one plain factor it is linear, and the action on squares takes the squares of that factor.
+    """
+
+    factors: tuple[str, str] = ("input", "other")
+    itself: Callable[[Any], Any] | None = None  # the operation on a value with itself, in terms of other operations
+
+    def kind_of(self, call: Call) -> Kind:
+        """Return *bilinear* if both factors are random."""
+        if self.decide is not None:
+            return self.decide(call)
+        both = all(isinstance(call.given(name), Operand) for name in self.factors)
+        return Kind.BILINEAR if both else Kind.LINEAR
+
+    def squares(self, call: Call, *variances: Tensor) -> Any:
+        r"""Return $(W \circ W)\,v$, where the weights are the plain factor."""
+        if self.by_squares is not None:
+            return self.by_squares(self.homogeneous(call), *variances)
+        plain = {name: call.given(name) for name in self.factors if not isinstance(call.given(name), Operand)}
+        if len(plain) == 2:  # only a summand is random
+            new = {self.factors[0]: torch.zeros_like(plain[self.factors[0]])}
+        else:
+            new = {name: squared(factor, variances[0]) for name, factor in plain.items()}
+        return super().squares(call.replaced(new), *variances)
+
+
+class Elementwise(Operation):
+    """One function of each element of one value; each family of values may have a kernel of its own."""
+
+    def __init__(self, name: str, **facts: Any) -> None:
+        super().__init__(name, Kind.ELEMENTWISE, **facts)
+        self.makers: dict[type[Operand], Callable[..., Transform]] = {}
+
+    def transform(self, call: Call, order: Sequence[type[Operand]]) -> "Transform":
+        """Return the function, with the kernel for the first of some types that has one, or that for normal units."""
+        for on in order:
+            if on in self.makers:
+                return self.makers[on](*call.args, **call.kwargs)
+        return next(iter(self.makers.values()))(*call.args, **call.kwargs)
+
+
+class Transform(NamedTuple):
+    r"""A function of each element: the kernel of its moments, and the plain function.
+
+    `more` are further tensors that both the kernel and gradients take, as the slopes of a PReLU. Without a kernel the
+    function is the identity.
+    """
+
+    kernel: Callable[..., Any] | None
+    plain: Callable[[Tensor], Tensor] | None
+    more: tuple[Tensor, ...] = ()
+
+
+class Noise(Operation):
+    """Draws something. On a plain tensor it makes a random value, if it `acts`."""
+
+    by_sharing: Callable[[Call], Sequence[int]] | None = None
+
+    def acts(self, call: Call) -> bool:
+        """Return whether anything is drawn: always, but for such as dropout, which does nothing in evaluation mode."""
+        return self.by_acting is None or self.by_acting(call)
+
+    def shared(self, call: Call) -> tuple[int, ...]:
+        """Return the dimensions along which all units share one draw; none, if each unit has its own."""
+        return () if self.by_sharing is None else tuple(self.by_sharing(call))
+
+
+def squared(factor: Any, like: Tensor) -> Any:
+    """Return the square of a plain factor, in the floating-point type of a tensor if it is made of integers."""
+    if isinstance(factor, Tensor):
+        factor = factor if factor.is_floating_point() or factor.is_complex() else factor.to(like.dtype)
+    elif isinstance(factor, int):
+        factor = float(factor)
+    return factor * factor
+
+
+def _zero(summand: Any) -> Any:
+    if isinstance(summand, Tensor):
+        return torch.zeros_like(summand)
+    if isinstance(summand, list | tuple):
+        return [_zero(item) for item in summand]
+    return 0 if isinstance(summand, int | float) else summand

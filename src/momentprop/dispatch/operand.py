@@ -1,0 +1,61 @@
+"""What rules act on, and the error when there is no rule."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from momentprop.dispatch.place import where
+
+_COMPARISONS = frozenset("eq ge greater greater_equal gt le less less_equal lt ne not_equal".split())
+_SCRIPTED = (torch._C.ScriptMethod, torch.jit.ScriptFunction)
+
+
+class MissingRule(NotImplementedError):  # noqa: N818 (a public name of the project)
+    """There is no rule for this operation on this type of value."""
+
+    __module__ = "momentprop"  # where users find it
+
+
+class Operand:
+    """The base of `momentprop.values.Value`, with the little that dispatching needs to know of a value."""
+
+    components: ClassVar[tuple[str, ...]] = ()  # the names of its tensors
+    needs_rules: ClassVar[bool] = True  # if false, an operation without a rule acts as on a tensor
+    borrows: ClassVar[tuple[type["Operand"], ...]] = ()  # types whose rules serve where this type has none of its own
+    memory: ClassVar[list[int] | None] = None  # set on views and what they are views of: a shared count of writes
+    origin: ClassVar[Any] = None  # set on an elementwise function of another value: see `values.origin`
+
+    def each(self, function: Callable[[Tensor], Any]) -> Any:
+        """Apply a function that moves or converts elements to every component."""
+        raise NotImplementedError
+
+    @classmethod
+    def without_rule(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Handle an operation that has no rule for this type of value: say so, and what to do about it."""
+        if isinstance(function, _SCRIPTED):
+            raise MissingRule(
+                f"no {cls.__name__} rule can enter the scripted code at {where()}; "
+                "use the module or function as it was before `torch.jit`"
+            )
+        if function.__name__.strip("_") in _COMPARISONS:
+            raise MissingRule(
+                f"the outcome of {function.__name__!r} on a random {cls.__name__} at {where()} is random, so that it "
+                "can choose neither a branch nor elements; `torch.heaviside` gives its probability"
+            )
+        raise MissingRule(
+            f"no {cls.__name__} rule for {function.__name__!r} at {where()}; "
+            f"add one with `@momentprop.rule({function.__name__!r}, on=momentprop.{cls.__name__})`"
+        )
+
+
+def values_in(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the values among the arguments, also those inside lists and tuples, in the order of the arguments."""
+    found = []
+    for argument in (*args, *kwargs.values()):
+        if isinstance(argument, Operand):
+            found.append(argument)
+        elif isinstance(argument, list | tuple):
+            found += [item for item in argument if isinstance(item, Operand)]
+    return found

@@ -1,0 +1,207 @@
+r"""One table: what kind of map each operation is, and the rules for operations and for kinds.
+
+A torch operation that meets a value asks this table for the rule of (operation, type of the value). If there is none,
+it asks for the rule of (kind of the operation, type of the value). Types are looked up in the order of `order_of`. The
+rule of an operation is a pure function that takes torch's own arguments, with values in place of tensors:
+
+>>> import torch, momentprop
+>>> @momentprop.rule("frac", on=momentprop.Normal)
+... def frac(input):
+...     '''Moments of the fractional part, taken here as if the integer part were certain.'''
+...     return input.of(input.loc.frac(), input.variance)
+>>> torch.frac(momentprop.Normal(torch.tensor([1.25]), 0.01)).loc
+tensor([0.2500])
+>>> momentprop.dispatch.forget("frac", on=momentprop.Normal)
+
+The rule of a kind takes a `Call` and serves all operations of that kind:
+
+>>> from momentprop.dispatch import Kind, kind_of
+>>> x, weight = momentprop.Normal(torch.ones(2), 1.0), torch.ones(2)
+>>> kind_of("mul", x, weight), kind_of("mul", x, x * 2)
+(<Kind.LINEAR: 'linear'>, <Kind.BILINEAR: 'bilinear'>)
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from momentprop.dispatch.call import Call
+from momentprop.dispatch.kinds import Kind, Operation
+from momentprop.dispatch.operand import Operand
+from momentprop.dispatch.spelling import spell, spelled
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPERATIONS: dict[str, Operation] = {}
+_RULES: dict[tuple[str | Kind, type[Operand]], Callable[..., Any]] = {}
+_DOCUMENTS: dict[tuple[str, type[Operand]], Callable[..., Any]] = {}  # rows that a kind serves, with their docstrings
+_MADE: dict[str, Callable[..., Any]] = {}  # functions that are operations of ours, not of torch
+_ORDERS: dict[type[Operand], tuple[type[Operand], ...]] = {}
+
+
+class Rule(NamedTuple):
+    """A row of the rule table: `function` serves `op` for values of type `on`."""
+
+    op: str
+    on: type[Operand]
+    function: Callable[..., Any]
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the operation, where all arguments that may be random are."""
+        return operation_named(self.op).kind
+
+    @property
+    def by_kind(self) -> bool:
+        """Whether the rule of the kind serves this row, so that the row itself is registered in a line."""
+        return (self.op, self.on) in _DOCUMENTS
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of the rule's docstring."""
+        return _first_sentence(inspect.getdoc(self.function) or "")
+
+    @property
+    def error(self) -> str:
+        """What the docstring states after `Error:`, the rule's measured error or `exact`."""
+        return self._field("Error")
+
+    @property
+    def source(self) -> str:
+        """What the docstring states after `Source:`, where the formula comes from."""
+        return self._field("Source")
+
+    def _field(self, name: str) -> str:
+        found = re.search(rf"^{name}: (.*?)(?:\n\n|\n\w+: |\Z)", inspect.getdoc(self.function) or "", re.M | re.S)
+        return " ".join(found[1].split()).rstrip(".") if found else ""
+
+
+def rule(*ops: str | Kind, on: type[Operand]) -> Callable[[F], F]:
+    """Register the decorated function as the rule for `ops` on values of type `on` and of its subtypes.
+
+    An operation's rule declares torch's whole parameter list, with torch's names and defaults: eager torch hands over
+    keywords where `torch.compile` hands over the caller's positions. `inplace` is declared and ignored; the dispatcher
+    sees to it. An operation that the table does not know is taken as *mixing*.
+
+    A `Kind` in place of a name registers the rule of a kind, which takes a `Call` (see "A new value type" in the docs).
+    """
+
+    def register(function: F) -> F:
+        for op in ops:
+            if not isinstance(op, Kind):
+                operation = _OPERATIONS.get(op)
+                declare(Operation(op, Kind.MIXING) if operation is None else operation, function)
+            _RULES[op, on] = function
+        return function
+
+    return register
+
+
+def declare(operation: Operation, function: Callable[..., Any] | None = None) -> None:
+    """Put an operation into the table; `function`, one of its rules, tells where torch's `inplace` is."""
+    spell(operation.name)
+    _OPERATIONS[operation.name] = operation
+    if function is not None:
+        names = list(inspect.signature(function).parameters)
+        if "inplace" in names:
+            operation.inplace = names.index("inplace")
+
+
+def document(op: str, on: type[Operand], function: Callable[..., Any]) -> None:
+    """Show in the table that the rule of its kind serves `op` on a type, with the docstring of a function."""
+    _DOCUMENTS[op, on] = function
+
+
+def forget(op: str | Kind, *, on: type[Operand]) -> None:
+    """Remove the rule for `op` on exactly the type `on`."""
+    del _RULES[op, on]
+
+
+def order_of(on: type[Operand]) -> tuple[type[Operand], ...]:
+    """Return the types whose rules serve a type: itself, those it borrows from, and their bases.
+
+    A type that needs no rules takes none from the base of all values: without a rule it acts as a tensor does.
+    """
+    if on not in _ORDERS:
+        bases = [base for base in on.__mro__ if issubclass(base, Operand)]
+        if not on.needs_rules:
+            bases = [base for base in bases if not base.needs_rules]
+        order = [bases[0]]
+        for base in bases:
+            order += [base, *base.borrows]
+        _ORDERS[on] = tuple(dict.fromkeys(order))
+    return _ORDERS[on]
+
+
+def find(op: str, on: type[Operand], call: Call | None = None) -> Callable[..., Any] | None:
+    """Return the rule for `op` on values of type `on`, or None.
+
+    With a `call`, the rule of a kind is found too, and given back as a function of the operation's arguments.
+    """
+    found = resolve(op, on, call)
+    return None if found is None else found[0]
+
+
+def resolve(op: str, on: type[Operand], call: Call | None) -> tuple[Callable[..., Any], bool] | None:
+    """Return the rule for a call, and whether it is the rule of a kind, which takes the call itself."""
+    kind = None if call is None else call.kind
+    for each in order_of(on):
+        function = _RULES.get((op, each))
+        if function is not None:
+            return function, False
+        if kind is not None:
+            function = _RULES.get((kind, each))
+            if function is None and kind is Kind.MOVES:
+                function = _RULES.get((Kind.LINEAR, each))
+            if function is not None:
+                return function, True
+    return None
+
+
+def operation_named(name: str) -> Operation:
+    """Return the row of an operation, by any of its spellings; one that the table does not know counts as *mixing*."""
+    op = spelled(name).op
+    found = _OPERATIONS.get(op)
+    return Operation(op, Kind.MIXING) if found is None else found
+
+
+def kind_of(op: str, *args: Any, **kwargs: Any) -> Kind:
+    """Return the kind of map that an operation is for these arguments, some of which are values."""
+    return Call(operation_named(op), args, kwargs).kind
+
+
+def made(function: Callable[..., Any]) -> None:
+    """Note a function that is an operation of its own, under its own name."""
+    _MADE[function.__name__] = function
+
+
+def made_function(op: str) -> Callable[..., Any] | None:
+    """Return the function that was made an operation of this name."""
+    return _MADE.get(op)
+
+
+def is_known(name: str) -> bool:
+    """Return whether the table knows an operation of this name."""
+    return spelled(name).op in _OPERATIONS
+
+
+def table() -> list[Rule]:
+    """Return every row: the rules written out and those that a kind serves, sorted by operation and type."""
+    written = [Rule(op, on, function) for (op, on), function in _RULES.items() if not isinstance(op, Kind)]
+    served = [Rule(op, on, function) for (op, on), function in _DOCUMENTS.items() if (op, on) not in _RULES]
+    return sorted([*written, *served], key=lambda row: (row.op, row.on.__name__))
+
+
+def operations() -> list[Operation]:
+    """Return every operation that the table knows, sorted by name."""
+    return [_OPERATIONS[op] for op in sorted(_OPERATIONS)]
+
+
+def types_of(op: str) -> Sequence[type[Operand]]:
+    """Return the types that have a rule of their own for an operation."""
+    return [row.on for row in table() if row.op == op]
+
+
+def _first_sentence(text: str) -> str:
+    return " ".join(re.split(r"(?<=[.:])\s", text.strip(), maxsplit=1)[0].split()).rstrip(".:")

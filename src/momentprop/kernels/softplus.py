@@ -1,0 +1,54 @@
+r"""Moments of smooth rectifiers: softplus, SiLU and Mish."""
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from momentprop.kernels.centred import Change, Local
+from momentprop.kernels.fuse import Moments
+from momentprop.kernels.gated import MISH, SILU
+from momentprop.kernels.nodes import HERMITE, hermite
+from momentprop.kernels.smooth_rectifier import remainder, smooth_rectifier
+
+_THRESHOLD = 50.0  # from here on torch's softplus may give x
+_softplus_nodes = hermite(23)
+_softplus_table = remainder(partial(F.softplus, threshold=_THRESHOLD), 22.0, 13)
+_silu_nodes = hermite(27)
+_silu_table = remainder(SILU.value, 22.0, 14)
+_mish_table = remainder(MISH.value, 22.0, 14)
+
+
+def softplus_moments(mean: Tensor, variance: Tensor) -> Moments:
+    r"""Moments of $\log(1 + e^X)$."""
+    value = F.softplus(mean, threshold=_THRESHOLD)
+    return smooth_rectifier(mean, variance, value, _softplus_about(mean), 2.0, _softplus_nodes, _softplus_table)
+
+
+def _softplus_about(mean: Tensor) -> Local:
+    r"""The change is $\log(1 + S(\mu)(e^d - 1))$, and for positive means $d$ plus the mirror image of that."""
+    positive = mean > 0
+    small = torch.sigmoid(torch.where(positive, -mean, mean))
+
+    def local(offset: Tensor, upward: bool) -> Change:
+        change = torch.log1p(small * torch.expm1(torch.where(positive, -offset, offset)))
+
+        def derivatives() -> tuple[Tensor, Tensor]:
+            x = mean + offset
+            slope = torch.sigmoid(x)
+            return slope, slope * torch.sigmoid(-x)
+
+        return torch.where(positive, offset + change, change), derivatives
+
+    return local
+
+
+def silu_moments(mean: Tensor, variance: Tensor) -> Moments:
+    r"""Moments of $X\,S(X)$."""
+    return smooth_rectifier(mean, variance, SILU.value(mean), SILU.about(mean), 1.8, _silu_nodes, _silu_table)
+
+
+def mish_moments(mean: Tensor, variance: Tensor) -> Moments:
+    r"""Moments of $X \tanh(\log(1 + e^X))$."""
+    return smooth_rectifier(mean, variance, MISH.value(mean), MISH.about(mean), 1.9, HERMITE[40], _mish_table)

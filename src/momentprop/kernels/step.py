@@ -1,0 +1,36 @@
+r"""Moments of hard thresholds: the Heaviside step and the sign."""
+
+import torch
+from torch import Tensor
+
+from momentprop.kernels.fuse import Moments, Partials
+from momentprop.kernels.tails import standardize, tail
+
+
+def step(mean: Tensor, variance: Tensor) -> Moments:
+    r"""Moments of $[\![X \ge 0]\!]$: $\mu' = \Phi(a)$ and $\sigma'^2 = \Phi(a)\Phi(-a)$, with $a = \mu/\sigma$."""
+    _, inverse, a = standardize(mean, variance)
+    positive = a >= 0
+    density, q, _, _ = tail(torch.where(positive, a, -a))
+    q = torch.where((variance <= 0) & (mean == 0), 0.0, q)  # a certain zero is on the upper side
+
+    def partials() -> Partials:
+        tilt = torch.where(positive, 2 * q - 1, 1 - 2 * q)  # 1 - 2 mu'
+        by_mean = density * inverse
+        by_variance = -0.5 * a * density * inverse * inverse
+        return (by_mean, tilt * by_mean), (by_variance, tilt * by_variance)
+
+    return Moments(torch.where(positive, 1 - q, q), q * (1 - q), partials)
+
+
+def sign_moments(mean: Tensor, variance: Tensor) -> Moments:
+    r"""Moments of the sign, $2[\![X \ge 0]\!] - 1$."""
+    half = step(mean, variance)
+    _, _, a = standardize(mean, variance)
+    magnitude = torch.erf(a / 2**0.5)  # 2 Phi(a) - 1, with its small values
+
+    def partials() -> Partials:
+        assert half.partials is not None
+        return tuple((2 * by_mean, 4 * by_variance) for by_mean, by_variance in half.partials())
+
+    return Moments(magnitude, 4 * half.variance, partials)

@@ -1,0 +1,111 @@
+"""The mode that runs while a model is propagated: it sees every torch operation."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from momentprop.dispatch import Call, Context, dispatch, where
+from momentprop.dispatch.composites import OPENED
+from momentprop.dispatch.context import Fallback, Watcher
+from momentprop.dispatch.operand import values_in
+from momentprop.dispatch.rule_table import operation_named
+from momentprop.torch_compat import pytrees as pytree
+from momentprop.values import Certain, Independent, Sample, Value
+from momentprop.values.conversion import as_type, is_floating, is_value
+
+_DRAWS = frozenset(
+    "bernoulli bernoulli_ exponential_ gumbel_softmax multinomial normal normal_ poisson "
+    "rand rand_like randn randn_like uniform_".split()
+)
+
+
+class Propagation(Context):
+    """Makes values of plain tensors that meet noise, and says what happens to operations without a rule."""
+
+    def __init__(self, kind: type[Value], fallback: Fallback | None = None, watcher: Watcher | None = None) -> None:
+        super().__init__()
+        self.kind = kind
+        self.fallback = fallback
+        self.watcher = watcher
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Torch calls this for every operation inside the context."""
+        kwargs = kwargs or {}
+        if self.suspended:
+            return function(*args, **kwargs)
+        return self.run(function, function, args, kwargs, values_in(args, kwargs))
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        body: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        values: Sequence[Any],
+    ) -> Any:
+        """Apply an operation with these values among its arguments; `body` is what it does to plain tensors."""
+        name = getattr(function, "__name__", "")
+        if name in _DRAWS and self.kind is not Sample:
+            _warn_of_draw(name, self.kind)
+        if not values:
+            return self._on_plain(name, function, body, args, kwargs)
+        for value in values:
+            if type(value) is not self.kind and isinstance(value, Independent | Certain):
+                args, kwargs, values = self._converted(args, kwargs)
+                break
+        if name in OPENED:
+            with self:  # noise on plain tensors may be inside
+                return OPENED[name](*args, **kwargs)
+        return dispatch(function, args, kwargs, self, values)
+
+    def _converted(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the arguments with the moments among them, a random weight say, as values of this kind."""
+
+        def converted(x: Any) -> Any:
+            return as_type(x, self.kind) if isinstance(x, Independent | Certain) else x
+
+        args, kwargs = pytree.tree_map(converted, (args, kwargs), is_leaf=is_value)
+        return args, kwargs, values_in(args, kwargs)
+
+    def _on_plain(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        body: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Apply an operation without a value among its arguments; noise makes a value of the first one."""
+        if name in OPENED:
+            with self:
+                return OPENED[name](*args, **kwargs)
+        operation = operation_named(name)
+        if operation.acts(Call(operation, args, kwargs, ())):
+            return self._with_noise(function, args, kwargs)
+        if name == "unflatten":  # the method calls that of its superclass, which dynamo does not trace in a context
+            return torch.unflatten(*args, **kwargs)
+        return body(*args, **kwargs)
+
+    def _with_noise(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        first = next(i for i, leaf in enumerate(leaves) if is_floating(leaf))
+        lifted = as_type(leaves[first], self.kind)
+        given, named = pytree.tree_unflatten([*leaves[:first], lifted, *leaves[first + 1 :]], structure)
+        result = dispatch(function, given, named, self)
+        return leaves[first] if result is lifted else result  # noise that does not act leaves a tensor plain
+
+
+def _warn_of_draw(name: str, kind: type[Value]) -> None:
+    warnings.warn(
+        f"the model draws random numbers by {name!r} at {where()}; as a {kind.__name__} they are kept as constants, "
+        "and their variance is lost: use a layer that momentprop knows, or method='sample'",
+        stacklevel=2,
+    )

@@ -1,0 +1,130 @@
+"""The base of the values of AP2: units with a mean and a variance, taken as independent of each other."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from momentprop.dispatch import Transform
+from momentprop.kernels.fuse import fused
+from momentprop.values.base import Value, as_tensor, may_look_at
+from momentprop.values.origin import Origin, combined, writes_to
+from momentprop.values.uncertain import Uncertain
+
+
+class Independent(Uncertain):
+    """Independent units with mean `loc` and variance `variance`; of which distribution, the type says.
+
+    `variance` is a number or a tensor that broadcasts to the shape of `loc`; zero is legal and means certainty.
+    """
+
+    loc: Tensor
+    variance: Tensor
+    origin: ClassVar[tuple[Origin, int] | None] = None  # and the writes to its own memory when it was noted
+    note: ClassVar[Any] = None  # set on attention scores and weights: see `rules.attention.notes`
+
+    def __init__(self, loc: Tensor | float, variance: Tensor | float, *, validate_args: bool | None = None) -> None:
+        self.loc = as_tensor(loc, "loc")
+        self.variance = _variance_like(self.loc, variance)
+        if may_look_at(self.loc, validate_args):
+            _require(bool(torch.isfinite(self.loc).all()), "loc must be finite, but has NaN or infinite elements")
+            _require(
+                bool(torch.isfinite(self.variance).all()), "variance must be finite, but has NaN or infinite elements"
+            )
+            _require(bool((self.variance >= 0).all()), "variance must be non-negative, but has negative elements")
+
+    def through(self, kernel: Any, plain: Callable[[Tensor], Tensor] | None, *more: Tensor) -> Self:
+        r"""Return the value of $f(X)$ by an elementwise kernel, where `plain` is $f$ and `more` are further inputs."""
+        if kernel is None:
+            return self
+        result = self.of(*fused(kernel, plain, self.loc, self.variance, *more))
+        if plain is not None and not more:
+            result.remember(combined(plain, [self.source]))
+        return result
+
+    def transformed(self, function: Transform) -> Self:
+        """Return the value of a function of each element."""
+        return self.through(function.kernel, function.plain, *function.more)
+
+    def remember(self, origin: Origin | None) -> None:
+        """Note what the elements are a function of."""
+        self.origin = None if origin is None else (origin, writes_to(self))  # type: ignore[misc]
+
+    @property
+    def source(self) -> Origin:
+        """What the elements are a function of; by default, and once they were overwritten, of themselves."""
+        if self.origin is not None and self.origin[1] == writes_to(self):
+            return self.origin[0]
+        return Origin(self, self.loc, self.variance, writes_to(self), _identity)
+
+    def sample(self, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw a tensor of the value's shape, or `n` of them stacked along a new first dimension."""
+        shape = self.shape if n is None else (n, *self.shape)
+        noise = torch.randn(shape, generator=generator, dtype=self.dtype, device=self.device)
+        return self.loc + self.stddev * noise
+
+    def distribution(self) -> torch.distributions.Distribution:
+        """Return the distribution this value stands for, from `torch.distributions`."""
+        return torch.distributions.Normal(self.loc, self.stddev)
+
+    @classmethod
+    def from_distribution(cls, distribution: torch.distributions.Distribution) -> Self:
+        """Return the value with the mean and variance of any distribution that has them."""
+        return cls(distribution.mean, distribution.variance)
+
+    @classmethod
+    def missing(
+        cls, x: Tensor, mask: Tensor, mean: Tensor | float, variance: Tensor | float, *, noise: Tensor | float = 0.0
+    ) -> Self:
+        r"""Return inputs of which some were not observed: these have the `mean` and `variance` of, say, the data set.
+
+        `mask` is true where an element of `x` is missing; what `x` holds there (NaN, perhaps) does not matter. `mean`
+        and `variance` broadcast to the shape of `x`: numbers, or one for each channel. Observed elements have variance
+        `noise`, by default zero.
+
+        >>> import torch
+        >>> from momentprop import Normal
+        >>> Normal.missing(torch.tensor([0.7, float("nan")]), torch.tensor([False, True]), mean=0.1, variance=0.3)
+        Normal(loc=tensor([0.7000, 0.1000]),
+               variance=tensor([0.0000, 0.3000]))
+        """
+        x = as_tensor(x, "x")
+        if mask.dtype != torch.bool:
+            raise TypeError(f"mask must be boolean, true where an element is missing, but is {mask.dtype}")
+        mask = _like(x, mask, "mask")
+        mean, variance, noise = (
+            _like(x, torch.as_tensor(given, dtype=x.dtype, device=x.device), name)
+            for given, name in ((mean, "mean"), (variance, "variance"), (noise, "noise"))
+        )
+        return cls(torch.where(mask, mean, x), torch.where(mask, variance, noise))
+
+
+def _identity(element: Tensor) -> Tensor:
+    return element
+
+
+def _variance_like(loc: Tensor, given: Tensor | float) -> Tensor:
+    if isinstance(given, Value):
+        raise TypeError(f"variance must be a tensor or a number, but is a {type(given).__name__}")
+    if not isinstance(given, Tensor):
+        return torch.full_like(loc, given)
+    if given.dtype != loc.dtype:
+        raise TypeError(f"loc is {loc.dtype} but variance is {given.dtype}: write `variance.to(loc.dtype)`")
+    if given.device != loc.device:
+        raise ValueError(f"loc is on {loc.device} but variance on {given.device}: write `variance.to(loc.device)`")
+    return given if given.shape == loc.shape else _like(loc, given, "variance")
+
+
+def _like(loc: Tensor, given: Tensor, name: str) -> Tensor:
+    try:
+        return given.expand_as(loc).contiguous()  # views of a value must work on both components
+    except RuntimeError:
+        raise ValueError(
+            f"{name} of shape {tuple(given.shape)} does not broadcast to loc of shape {tuple(loc.shape)}"
+        ) from None
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)

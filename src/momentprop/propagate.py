@@ -8,13 +8,15 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from momentprop import fallbacks
 from momentprop.dispatch import dispatch, is_noise, values_in, where
 from momentprop.dispatch.composites import OPENED
 from momentprop.dispatch.context import Context, Fallback, Watcher
 from momentprop.sampling import stream
+from momentprop.torch_compat import pytrees as pytree
+from momentprop.torch_compat.dynamo import traceable
+from momentprop.torch_compat.modules import RunningNorm
 from momentprop.values import Certain, Fitted, Logistic, Mean, Normal, Sample, Statistics, Value
 
 Method = Literal["ap1", "ap2", "sample"]
@@ -168,9 +170,7 @@ class Propagation(Context):
                 return OPENED[name](*args, **kwargs)
         if is_noise(name, Mean):
             return self._noise(function, args, kwargs)
-        if name == "unflatten":  # the method calls that of its superclass, which dynamo does not trace in a context
-            return torch.unflatten(*args, **kwargs)
-        return body(*args, **kwargs)
+        return traceable(name, body)(*args, **kwargs)
 
     def _noise(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         leaves, structure = pytree.tree_flatten((args, kwargs))
@@ -324,7 +324,7 @@ def may_vectorize(model: Callable[..., Any]) -> bool:
 def _training_all_but_norms(model: Callable[..., Any]) -> Iterator[None]:
     """Tell all modules that they are training, but for those that would then take the statistics of the batch."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
-    resting = [m for m in modules if not m.training and not isinstance(m, nn.modules.batchnorm._NormBase)]
+    resting = [m for m in modules if not m.training and not isinstance(m, RunningNorm)]
     try:
         for module in resting:
             module.training = True

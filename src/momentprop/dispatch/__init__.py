@@ -31,11 +31,12 @@ from torch import Tensor, nn
 
 from momentprop.dispatch.context import Context, current
 from momentprop.torch_compat.lost_gradients import refuse_lost_gradients
+from momentprop.torch_compat.modes import bare
+from momentprop.torch_compat.scripts import SCRIPTED
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _COMPARISONS = frozenset("eq ge greater greater_equal gt le less less_equal lt ne not_equal".split())
-_SCRIPTED = (torch._C.ScriptMethod, torch.jit.ScriptFunction)
 
 
 class MissingRule(NotImplementedError):  # noqa: N818 (a public name of the project)
@@ -58,7 +59,7 @@ class Operand:
     @classmethod
     def without_rule(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What happens to an operation that has no rule for this type of value."""
-        if isinstance(function, _SCRIPTED):
+        if isinstance(function, SCRIPTED):
             raise MissingRule(
                 f"no {cls.__name__} rule can enter the scripted code at {where()}; "
                 "use the module or function as it was before `torch.jit`"
@@ -245,7 +246,7 @@ def dispatch(
         if kind.needs_rules and op not in kind.refused:
             context = context or current()
             if context is not None and context.fallback is not None:
-                with torch._C.DisableTorchFunction():  # it works on plain tensors, and may draw random numbers
+                with bare():  # it works on plain tensors, and may draw random numbers
                     return context.fallback(kind, function, args, kwargs)
         result = kind.without_rule(function, args, kwargs)
         watcher = None if context is None else context.watcher

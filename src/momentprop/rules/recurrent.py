@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from momentprop.dispatch import rule
 from momentprop.values import Mean, Normal
@@ -190,7 +191,7 @@ def _pack_padded_sequence(input: Normal, lengths: Tensor, batch_first: bool) -> 
     Source: definition
     """
     (loc, sizes), (variance, _) = (
-        torch._pack_padded_sequence(part, lengths, batch_first) for part in (input.loc, input.variance)
+        pack_padded_sequence(part, lengths, batch_first)[:2] for part in (input.loc, input.variance)
     )
     return input.of(loc, variance), sizes
 
@@ -205,7 +206,7 @@ def _pad_packed_sequence(
     Source: definition
     """
     (loc, lengths), (variance, _) = (
-        torch._pad_packed_sequence(part, batch_sizes, batch_first, padding, total_length)
+        pad_packed_sequence(PackedSequence(part, batch_sizes), batch_first, padding, total_length)
         for part, padding in ((data.loc, padding_value), (data.variance, 0.0))
     )
     return data.of(loc, variance), lengths

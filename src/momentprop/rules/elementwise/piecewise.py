@@ -2,7 +2,6 @@ r"""The rarer activations: shrinkage, thresholds, randomized slopes, and units b
 
 from functools import partial
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -13,10 +12,10 @@ from momentprop.kernels.hardswish import hardswish_moments
 from momentprop.kernels.hinge import hinge
 from momentprop.kernels.quadrature import quadrature
 from momentprop.rules.elementwise.rectifier import rectifier
+from momentprop.torch_compat.overridable import make_overridable
 from momentprop.values import Normal
 
-# Torch lists this function, by mistake, among those that cannot be overridden; `torch.compile` believes the list.
-torch.overrides.get_ignored_functions().discard(F.hardswish)
+make_overridable(F.hardswish)
 
 _softsign = odd(quadrature(F.softsign, kinks=(0.0,)))
 _tanhshrink = odd(quadrature(F.tanhshrink, scale=0.5))

@@ -6,7 +6,7 @@ it to that. Where a version of torch lacks a name, `guard` warns once with what 
 | module | what it reads or repairs | why |
 |---|---|---|
 | `guard` | nothing | it turns a missing name into one warning |
-| `backward_hooks` | `BackwardHook` of `torch.utils.hooks` | full backward hooks skip values without a word |
+| `backward_hooks` | `BackwardHook` of `torch.utils.hooks` | full backward hooks are never called for values |
 | `distributions` | `_validate_args`, `_inv` | a distribution can be copied, but neither moved nor freed of its checks |
 | `dynamo` | `BuiltinVariable`, `_flatten_vts` | compiled operators on values differ from eager ones |
 | `export` | `torch.compiler._is_exporting_flag` | before torch 2.13 `is_exporting` is true in every compilation |

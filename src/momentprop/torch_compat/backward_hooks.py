@@ -1,7 +1,7 @@
 """A warning where the full backward hooks of a module would skip a value.
 
 Torch attaches these hooks to the tensors among a module's inputs and outputs. A value is not a tensor, so the hooks are
-never called, without a word; the patch adds one sentence. Plain tensors pass as before.
+never called; the patch says so in one sentence. Plain tensors pass as before.
 """
 
 import functools

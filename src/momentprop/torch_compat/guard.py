@@ -26,14 +26,18 @@ def known(path: str, *, otherwise: Any, loses: str, parts: Sequence[str] = ()) -
 
     `otherwise` takes its place, with a warning, where it is gone or lacks one of the `parts` that are used.
     """
+    found = _at(path)
+    gone = [path] if found is None else [f"{path}.{part}" for part in parts if not hasattr(found, part)]
+    if gone:
+        warn(", ".join(gone), loses)
+    return otherwise if gone else found
+
+
+def _at(path: str) -> Any:
     try:
-        found = functools.reduce(getattr, path.split(".")[1:], torch)
-        for part in parts:
-            getattr(found, part)
+        return functools.reduce(getattr, path.split(".")[1:], torch)
     except (AttributeError, ImportError):
-        warn(path, loses)
-        return otherwise
-    return found
+        return None
 
 
 def patched(piece: str, patch: Callable[[], None], *, loses: str) -> None:

@@ -5,16 +5,15 @@ from typing import Any
 
 import torch.overrides
 
-from momentprop.torch_compat.guard import patched, warn
+from momentprop.torch_compat.guard import patched
 
 
 def make_overridable(function: Callable[..., Any]) -> None:
     """Take a function off torch's list, so that compiled calls hand values over as eager ones do."""
-    piece, loses = "torch.overrides.get_ignored_functions", f"`{function.__name__}` of a value is not compiled"
 
     def patch() -> None:
         torch.overrides.get_ignored_functions().discard(function)
+        if function in torch.overrides.get_ignored_functions():
+            raise TypeError("torch does not keep the list, but makes it anew")
 
-    patched(piece, patch, loses=loses)
-    if function in getattr(torch.overrides, "get_ignored_functions", set)():  # the list is not kept
-        warn(piece, loses)
+    patched("torch.overrides.get_ignored_functions", patch, loses=f"`{function.__name__}` of a value is not compiled")

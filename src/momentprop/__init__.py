@@ -12,8 +12,11 @@ from momentprop.calibration import calibrate as calibrate
 from momentprop.calibration import calibrated as calibrated
 from momentprop.checking import check as check
 from momentprop.dispatch import MissingRule as MissingRule
+from momentprop.dispatch import Operand as _Operand
 from momentprop.dispatch import operation as operation
 from momentprop.dispatch import rule as rule
+from momentprop.dispatch import values_in as _values_in
+from momentprop.dispatch import where as _where
 from momentprop.functional.elementwise import elementwise as elementwise
 from momentprop.lognormal_model import ModelChangeWarning as ModelChangeWarning
 from momentprop.normalization import dataset_statistics as dataset_statistics
@@ -22,8 +25,7 @@ from momentprop.normalization import initialize as initialize
 from momentprop.normalization import input_statistics as input_statistics
 from momentprop.normalization import normalize as normalize
 from momentprop.propagate import propagate as propagate
-from momentprop.torch_compat import dynamo as _dynamo_gaps  # noqa: F401 (for what it repairs)
-from momentprop.torch_compat import entrances as _torch_gaps  # noqa: F401 (for the warnings it installs)
+from momentprop.torch_compat import install as _install
 from momentprop.values import Categorical as Categorical
 from momentprop.values import Estimate as Estimate
 from momentprop.values import Fitted as Fitted
@@ -33,3 +35,5 @@ from momentprop.values import Normal as Normal
 from momentprop.values import Sample as Sample
 from momentprop.values import Statistics as Statistics
 from momentprop.values import set_default_validate_args as set_default_validate_args
+
+_install(_Operand, _values_in, _where)

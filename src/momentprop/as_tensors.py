@@ -3,8 +3,8 @@
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from momentprop.torch_compat import pytrees as pytree
 from momentprop.values import Normal, Value
 
 

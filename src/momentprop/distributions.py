@@ -30,7 +30,7 @@ class _LocationScale(Distribution):
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008 (torch's own interface)
         """A draw that is differentiable in `loc` and `scale`."""
-        shape = self._extended_shape(sample_shape)
+        shape = (*sample_shape, *self.batch_shape)
         uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
         return self.icdf(uniform.clamp(min=torch.finfo(self.loc.dtype).tiny))  # rand may be 0, of quantile -inf
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from momentprop.dispatch import MissingRule, Operand, where
 from momentprop.dispatch.context import Fallback
 from momentprop.kernels.quadrature import quadrature as quadrature_kernel
+from momentprop.torch_compat import pytrees as pytree
 from momentprop.values import Normal
 
 DRAWS = 512

@@ -4,14 +4,13 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from momentprop.dispatch import Call, Context, dispatch, where
 from momentprop.dispatch.composites import OPENED
 from momentprop.dispatch.context import Fallback, Watcher
 from momentprop.dispatch.operand import values_in
 from momentprop.dispatch.rule_table import operation_named
 from momentprop.torch_compat import pytrees as pytree
+from momentprop.torch_compat.dynamo import traceable
 from momentprop.values import Certain, Independent, Sample, Value
 from momentprop.values.conversion import as_type, is_floating, is_value
 
@@ -90,9 +89,7 @@ class Propagation(Context):
         operation = operation_named(name)
         if operation.acts(Call(operation, args, kwargs, ())):
             return self._with_noise(function, args, kwargs)
-        if name == "unflatten":  # the method calls that of its superclass, which dynamo does not trace in a context
-            return torch.unflatten(*args, **kwargs)
-        return body(*args, **kwargs)
+        return traceable(name, body)(*args, **kwargs)
 
     def _with_noise(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         leaves, structure = pytree.tree_flatten((args, kwargs))

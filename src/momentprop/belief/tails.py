@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Gumbel, Laplace, Normal, Uniform, constraints
 
 from momentprop.distributions import GumbelDistribution, LogisticDistribution
-from momentprop.noise.named import mapped
+from momentprop.torch_compat.distributions import mapped
 
 Tails = tuple[Tensor, Tensor]
 r"""$\log F$ and $\log(1 - F)$."""

@@ -16,6 +16,8 @@ from momentprop.calibration.fingerprint import Fingerprint, state
 from momentprop.calibration.operations import Place
 from momentprop.errors import UserError
 from momentprop.markdown import table
+from momentprop.torch_compat.functorch import is_transforming
+from momentprop.torch_compat.modules import Dropout
 from momentprop.values import Fitted, Logistic, Normal
 from momentprop.values.base import may_look_at
 
@@ -77,7 +79,7 @@ class Calibration:
                 f"the calibration is for method='ap2' with family={self.noise.family!r}, but the values are "
                 f"{kind.__name__}s"
             )
-        if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None:
+        if not torch.compiler.is_compiling() and not is_transforming():
             self.require(model)
             self.warn_of_dropout(model, dropout)
         return self.applied(self.numbers)
@@ -217,7 +219,7 @@ def dropout_acts(model: Callable[..., Any], dropout: bool) -> bool:
 
 
 def _rate(module: nn.Module) -> float:
-    if isinstance(module, nn.modules.dropout._DropoutNd):
+    if isinstance(module, Dropout):
         return module.p
     rate = getattr(module, "dropout", 0.0)
     return rate if isinstance(rate, float) else 0.0

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from momentprop.torch_compat.tensors import writes
+
 
 @dataclass(frozen=True)
 class Fingerprint:
@@ -52,7 +54,7 @@ def tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def state(model: nn.Module) -> tuple[Any, ...]:
     """What changes when a module or a weight is replaced, or a weight written to; costs next to nothing."""
     every = (*model.parameters(), *model.buffers())
-    weights = ((id(x), x.data_ptr(), 0 if x.is_inference() else x._version) for x in every)
+    weights = ((id(x), x.data_ptr(), writes(x)) for x in every)
     return (*map(id, model.modules()), *weights)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from momentprop.checking.ending import Probabilities
 from momentprop.checking.measure import Call, Measured, Measurement
+from momentprop.torch_compat import pytrees as pytree
 from momentprop.values import Value
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from momentprop.torch_compat import pytrees as pytree
 from momentprop.values import Value
 
 

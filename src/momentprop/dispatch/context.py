@@ -4,10 +4,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch.overrides import TorchFunctionMode
 
 from momentprop.dispatch.call import Call
+from momentprop.torch_compat.modes import innermost
 
 Fallback = Callable[[type[Any], Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 """Makes the result of an operation that has no rule, from the type of its values, the operation and its arguments."""
@@ -46,18 +46,9 @@ class Context(TorchFunctionMode):
         raise NotImplementedError
 
 
-def is_running() -> bool:
-    """Return whether any mode is entered in this thread."""
-    return torch._C._len_torch_function_stack() > 0
-
-
 def current() -> Context | None:
     """Return the innermost context that is entered in this thread."""
-    for level in reversed(range(torch._C._len_torch_function_stack())):
-        mode = torch._C._get_function_stack_at(level)
-        if isinstance(mode, Context):
-            return mode
-    return None
+    return innermost(Context)
 
 
 @contextlib.contextmanager

@@ -12,12 +12,13 @@ import torch
 from torch.overrides import handle_torch_function
 
 from momentprop.dispatch.call import Call
-from momentprop.dispatch.context import Context, current, is_running
+from momentprop.dispatch.context import Context, current
 from momentprop.dispatch.operand import Operand, values_in
 from momentprop.dispatch.place import where
 from momentprop.dispatch.spelling import spelled
 from momentprop.dispatch.rule_table import made, operation_named, resolve
 from momentprop.torch_compat.lost_gradients import refuse_lost_gradients
+from momentprop.torch_compat.modes import bare, is_entered
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,7 +27,7 @@ def enter(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     """Apply a method of tensors to a value, on the way that torch's functions take."""
     if torch.compiler.is_compiling():
         return dispatch(function, args, kwargs, current())
-    if not is_running():
+    if not is_entered():
         return dispatch(function, args, kwargs)
     return handle_torch_function(function, args[:1], *args, **kwargs)
 
@@ -52,7 +53,7 @@ def operation(function: F) -> F:
 
     @functools.wraps(function)
     def dispatched(*args: Any, **kwargs: Any) -> Any:
-        if is_running() and not torch.compiler.is_compiling():
+        if is_entered() and not torch.compiler.is_compiling():
             return handle_torch_function(dispatched, args, *args, **kwargs)
         values, context = values_in(args, kwargs), current()
         if context is not None:
@@ -117,7 +118,7 @@ def _without_rule(
     if on.needs_rules:
         context = context or current()
         if context is not None and context.fallback is not None:
-            with torch._C.DisableTorchFunction():  # it works on plain tensors, and may draw random numbers
+            with bare():  # it works on plain tensors, and may draw random numbers
                 return context.fallback(on, function, args, kwargs)
     result = on.without_rule(function, args, kwargs)
     watcher = None if context is None else context.watcher

@@ -195,6 +195,7 @@ class Transform(NamedTuple):
     kernel: Callable[..., Any] | None
     plain: Callable[[Tensor], Tensor] | None
     more: tuple[Tensor, ...] = ()
+    fused: bool = True  # save the partial derivatives of the kernel, and not what autograd would save
 
 
 class Noise(Operation):

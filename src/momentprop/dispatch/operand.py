@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from momentprop.dispatch.place import where
+from momentprop.torch_compat.scripts import SCRIPTED
 
 _COMPARISONS = frozenset("eq ge greater greater_equal gt le less less_equal lt ne not_equal".split())
-_SCRIPTED = (torch._C.ScriptMethod, torch.jit.ScriptFunction)
 
 
 class MissingRule(NotImplementedError):  # noqa: N818 (a public name of the project)
@@ -34,7 +33,7 @@ class Operand:
     @classmethod
     def without_rule(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Handle an operation that has no rule for this type of value: say so, and what to do about it."""
-        if isinstance(function, _SCRIPTED):
+        if isinstance(function, SCRIPTED):
             raise MissingRule(
                 f"no {cls.__name__} rule can enter the scripted code at {where()}; "
                 "use the module or function as it was before `torch.jit`"

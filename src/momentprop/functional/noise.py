@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Distribution, Normal
 
 from momentprop.dispatch import operation
-from momentprop.noise.named import mapped, named, standard
+from momentprop.noise.named import named, standard
+from momentprop.torch_compat.distributions import mapped
 from momentprop.values import Value
 
 

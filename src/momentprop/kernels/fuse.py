@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.autograd.function import FunctionCtx
+
+from momentprop.torch_compat.export import exporting
+from momentprop.torch_compat.functorch import forward_levels, is_forward_mode, is_wrapped
 
 Partials = tuple[tuple[Tensor, Tensor], ...]
 """For each input of a kernel: the derivative of the mean and of the variance of its result."""
@@ -71,18 +73,12 @@ def differentiable(
     return mean, variance
 
 
-def exporting() -> bool:
-    """Whether `torch.export` is tracing; before torch 2.13 `is_exporting` is true in every compilation."""
-    return torch.compiler._is_exporting_flag
-
-
 def _requires_grad(inputs: tuple[Tensor, ...]) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
 
 def _is_transformed(inputs: tuple[Tensor, ...]) -> bool:
-    wrapped = any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in inputs)
-    return wrapped or forward_ad._current_level >= 0
+    return is_forward_mode() or any(is_wrapped(tensor) for tensor in inputs)
 
 
 def _exact_where_certain(mean: Tensor, certain: Tensor | None, inputs: tuple[Tensor, ...]) -> Tensor:
@@ -207,8 +203,7 @@ def _plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def _refuse_forward_over_forward() -> None:
-    stack = torch._C._functorch.get_interpreter_stack() or []
-    if sum(level.key() == torch._C._functorch.TransformType.Jvp for level in stack) > 1:
+    if forward_levels() > 1:
         raise NotImplementedError(
             "forward-mode over forward-mode derivatives of a custom function are wrong in torch; "
             "use `torch.func.hessian` or `torch.func.jacrev` for one of the two"

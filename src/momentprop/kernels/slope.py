@@ -5,7 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from momentprop.kernels.fuse import exporting, pullback
+from momentprop.kernels.fuse import pullback
+from momentprop.torch_compat.export import exporting
 
 
 def slope(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

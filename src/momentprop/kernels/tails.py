@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from momentprop.kernels.fuse import exporting
 from momentprop.kernels.nodes import SQRT_2, SQRT_2PI
+from momentprop.torch_compat.export import exporting
 
 _P32 = (1.25331415383465382, 0.791413609796140482, 0.255778971958275472, 0.0469223618067618307, 0.00440390086165148358)
 _Q32 = (

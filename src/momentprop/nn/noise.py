@@ -9,20 +9,21 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Normal
 
 from momentprop import functional
-from momentprop.noise.named import mapped, noise
+from momentprop.noise.named import noise
+from momentprop.torch_compat.distributions import mapped
+from momentprop.torch_compat.modules import Moving
 
 
-class Noisy(nn.Module):
+class Noisy(Moving):
     """A layer with a noise, which moves with the layer to another device or type. It is no part of its state."""
 
     def __init__(self, given: str | Distribution) -> None:
         super().__init__()
         self.noise = noise(given)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.noise = mapped(self.noise, fn)
-        return self
+    def moved(self, move: Callable[[Tensor], Tensor]) -> None:
+        """Move the noise as the layer."""
+        self.noise = mapped(self.noise, move)
 
     def extra_repr(self) -> str:
         """What `print` shows of the layer."""

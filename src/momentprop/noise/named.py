@@ -5,7 +5,6 @@ noise, its quantiles. These are functions of $t = \mathrm{logit}\,u$ instead of 
 tail is lost in rounding.
 """
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Distribution, Gumbel, Laplace, Normal, Uniform
-from torch.distributions.transforms import Transform
 
 from momentprop.distributions import GumbelDistribution, LogisticDistribution
 from momentprop.kernels.tails import cdf as normal_cdf
+from momentprop.torch_compat.distributions import mapped
 
 LARGEST = 32.0
 """Quantiles are asked for up to this $t$: beyond it are $10^{-14}$ of the noise."""
@@ -77,22 +76,6 @@ def unchecked(noise: Distribution) -> Distribution:
     """A copy that does not check its arguments."""
     copied: Distribution = mapped(noise, lambda tensor: tensor)
     return copied
-
-
-def mapped(given: Any, move: Callable[[Tensor], Tensor]) -> Any:
-    """A copy of a distribution, or of a part of one, with every tensor in it moved; it does not check its arguments."""
-    if isinstance(given, Tensor):
-        return move(given)
-    if isinstance(given, list):
-        return [mapped(part, move) for part in given]
-    if not isinstance(given, Distribution | Transform):
-        return given
-    result = copy.copy(given)
-    for name, part in vars(given).items():
-        setattr(result, name, part if name == "_inv" else mapped(part, move))  # of a transform, its inverse
-    if isinstance(result, Distribution):
-        result._validate_args = False
-    return result
 
 
 _Function = Callable[[Tensor], Tensor]

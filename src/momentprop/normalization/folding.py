@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from momentprop.dispatch.context import suspended
 from momentprop.errors import UserError
 from momentprop.nn.analytic_norm import AnalyticNorm, Normalizer
 from momentprop.normalization.initialization import per_output
 from momentprop.normalization.layers import LOC, VARIANCE, Followers, Normalized, detach, pixel_of, replaced
+from momentprop.torch_compat import pytrees as pytree
 
 _BATCH_NORMS: dict[int, type[nn.Module]] = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 

@@ -2,18 +2,17 @@
 
 import copy
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from momentprop.dispatch.context import suspended
 from momentprop.errors import UserError
 from momentprop.nn.analytic_norm import AnalyticNorm
 from momentprop.normalization.initialization import LAYERS
 from momentprop.normalization.pixel import as_input, evaluating
+from momentprop.torch_compat.modules import BatchNorm, hooks_after, hooks_before
 from momentprop.values import Statistics
 from momentprop.values.statistics import TrainingStatistics, named_channels
 
@@ -55,7 +54,7 @@ def normalize(model: nn.Module, statistics: Statistics) -> nn.Module:
     model = copy.deepcopy(model)
     followers = Followers(model, as_input(model, statistics))
     for norm in followers.norms:
-        if isinstance(norm, _BatchNorm):
+        if isinstance(norm, BatchNorm):
             model = replaced(model, norm, _like_batch_norm(norm))
     for layer, found in followers.of_layers.items():
         if None in found:
@@ -68,7 +67,7 @@ def normalize(model: nn.Module, statistics: Statistics) -> nn.Module:
     return model
 
 
-def _like_batch_norm(norm: _BatchNorm) -> AnalyticNorm:
+def _like_batch_norm(norm: BatchNorm) -> AnalyticNorm:
     made = AnalyticNorm(norm.num_features, affine=norm.affine, eps=norm.eps)
     made.weight, made.bias = norm.weight, norm.bias
     return made.train(norm.training)
@@ -77,7 +76,7 @@ def _like_batch_norm(norm: _BatchNorm) -> AnalyticNorm:
 def attach(model: nn.Module, statistics: Statistics) -> None:
     """Make a model that has `AnalyticNorm`s compute their statistics from those of its inputs, before every pass."""
     for path, module in model.named_modules():
-        if path and any(isinstance(hook, _Refresh) for hook in module._forward_pre_hooks.values()):
+        if path and any(isinstance(hook, _Refresh) for hook in hooks_before(module).values()):
             raise UserError(f"module {path!r} is normalized already, as a model of its own: normalize the whole only")
     pixel = as_input(model, statistics)
     for name, part in ((LOC, pixel.loc), (VARIANCE, pixel.variance)):
@@ -92,8 +91,7 @@ def attach(model: nn.Module, statistics: Statistics) -> None:
 
 def detach(model: nn.Module) -> None:
     """Undo what `attach` did, but for the buffers."""
-    hooks: Sequence[dict[int, Any]] = (model._forward_pre_hooks, model._forward_hooks)
-    for some in hooks:
+    for some in (hooks_before(model), hooks_after(model)):
         for key in [key for key, hook in some.items() if isinstance(hook, _Refresh) or hook is _settle]:
             del some[key]
 
@@ -122,7 +120,7 @@ class _Refresh:
 
 def pixel_of(model: nn.Module) -> Statistics:
     """The statistics of the inputs of a normalized model, as they pass it."""
-    (hook,) = (hook for hook in model._forward_pre_hooks.values() if isinstance(hook, _Refresh))
+    (hook,) = (hook for hook in hooks_before(model).values() if isinstance(hook, _Refresh))
     return hook.pixel(model)
 
 
@@ -171,7 +169,7 @@ class Followers:
             if isinstance(module, LAYERS)
             else module.register_forward_pre_hook(self._norm)
             for module in model.modules()
-            if isinstance(module, (*LAYERS, _BatchNorm, AnalyticNorm))
+            if isinstance(module, (*LAYERS, BatchNorm, AnalyticNorm))
         ]
         try:
             with torch.no_grad(), evaluating(model), suspended():
@@ -194,10 +192,7 @@ class Followers:
 
 def replaced(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
     """Put a module in the place of another one, wherever that is; the result is the model, or its replacement."""
-    for parent in list(model.modules()):
-        if parent is new:
-            continue
-        for name, child in parent._modules.items():
-            if child is old:
-                parent._modules[name] = new
+    paths = [path for path, module in model.named_modules(remove_duplicate=False) if path and module is old]
+    for path in paths:
+        model.set_submodule(path, new)
     return new if model is old else model

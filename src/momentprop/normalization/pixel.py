@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.utils import _pytree as pytree
 
 from momentprop.dispatch.context import suspended
 from momentprop.propagate import Recording
 from momentprop.rules.statistics.mixing import as_pixel, channels_of
+from momentprop.torch_compat import pytrees as pytree
+from momentprop.torch_compat.modules import RunningNorm
 from momentprop.values import Statistics, Value
 
 _SPATIAL = {
@@ -102,7 +102,7 @@ def batches_uncounted(model: nn.Module) -> Iterator[None]:
     """Leave the count of the batches that normalizations have seen as it was."""
     counts: list[tuple[Tensor, Tensor]] = []
     for module in model.modules():
-        if isinstance(module, _NormBase) and module.training and module.num_batches_tracked is not None:
+        if isinstance(module, RunningNorm) and module.training and module.num_batches_tracked is not None:
             counts.append((module.num_batches_tracked, module.num_batches_tracked.clone()))
     try:
         yield

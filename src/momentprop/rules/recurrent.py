@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from momentprop.dispatch import Call, rule
 from momentprop.dispatch.registry import composite, moves
@@ -192,8 +193,17 @@ for _op in _STEPS:
     _register(_op)
 
 
-moves("_pack_padded_sequence", on=Normal, plain=torch._pack_padded_sequence, positional=True)
+def _packed(input: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+    data, sizes, *_ = pack_padded_sequence(input, lengths, batch_first)
+    return data, sizes
+
+
+def _padded(data: Tensor, batch_sizes: Tensor, batch_first: bool, padding_value: float, total_length: int) -> Any:
+    return pad_packed_sequence(PackedSequence(data, batch_sizes), batch_first, padding_value, total_length)
+
+
+moves("_pack_padded_sequence", on=Normal, plain=_packed, positional=True)
 moves(
-    "_pad_packed_sequence", on=Normal, plain=torch._pad_packed_sequence, positional=True,
+    "_pad_packed_sequence", on=Normal, plain=_padded, positional=True,
     parameters="data batch_sizes batch_first padding_value total_length", summands=("padding_value",),
 )  # fmt: skip

@@ -1,1 +1,49 @@
-"""Every private hook into torch, guarded."""
+"""The one room for torch: every use of its private or undocumented parts, each of them guarded.
+
+The rest of momentprop imports plain functions from here and never a private name of torch; `tests/torch_compat` holds
+it to that. Where a version of torch lacks a name, `guard` warns once with what is lost, and everything else works.
+
+| module | what it reads or repairs | why |
+|---|---|---|
+| `guard` | nothing | it turns a missing name into one warning |
+| `backward_hooks` | `BackwardHook` of `torch.utils.hooks` | full backward hooks are never called for values |
+| `distributions` | `_validate_args`, `_inv` | a distribution can be copied, but neither moved nor freed of its checks |
+| `dynamo` | `BuiltinVariable`, `_flatten_vts` | compiled operators on values differ from eager ones |
+| `export` | `torch.compiler._is_exporting_flag` | before torch 2.13 `is_exporting` is true in every compilation |
+| `functorch` | `torch._C._functorch`, `forward_ad._current_level` | nothing public tells whether a transform runs |
+| `lost_gradients` | the frame of `Function.apply` | an `autograd.Function` drops the gradients of values |
+| `modes` | the stack of modes, `DisableTorchFunction` | nothing public finds the mode that is entered |
+| `modules` | `_NormBase`, `_BatchNorm`, `_DropoutNd`, hooks, `_apply` | the common bases of layers are private |
+| `opened` | `has_torch_function*` among a function's globals | torch hands values over before the body runs |
+| `overridable` | the set behind `get_ignored_functions` | torch lists functions by mistake, and dynamo believes it |
+| `pytrees`, `own_pytrees` | `torch.utils._pytree` | values are pytrees, and torch's registry of them is private |
+| `scripts` | `torch.jit.ScriptFunction`, `torch._C.ScriptMethod` | scripted code takes tensors only |
+| `tensors` | `Tensor._version` | nothing public tells whether a tensor was written to |
+
+All of them are for torch 2.11 to 2.13, and tested with both.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from momentprop.torch_compat import backward_hooks, dynamo, scripts
+from momentprop.torch_compat.guard import UnknownTorchWarning as UnknownTorchWarning
+
+
+def install(kind: type[Any], values_in: Callable[..., Any], where: Callable[[], str]) -> None:
+    """Apply the patches of torch, once.
+
+    Args:
+        kind: the base of all values; its `without_rule` answers for scripted functions.
+        values_in: finds the values among arguments and keywords.
+        where: names the running module.
+    """
+    if kind in _installed:
+        return
+    _installed.append(kind)
+    dynamo.install(kind)
+    backward_hooks.install(values_in, where)
+    scripts.install(values_in)
+
+
+_installed: list[type[Any]] = []

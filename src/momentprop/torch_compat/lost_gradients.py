@@ -1,4 +1,4 @@
-"""Gradients that a custom `torch.autograd.Function` would drop without a word.
+"""An error where a custom `torch.autograd.Function` would drop the gradients of a value without a word.
 
 `Function.apply` runs `forward` without recording gradients and then attaches `backward` to the tensors that come out.
 A value is not a tensor, so nothing is attached to it, and its gradients end there. Reentrant checkpointing is such a
@@ -11,9 +11,18 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import CheckpointFunction
+import torch.utils.checkpoint
 
-_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
+from momentprop.torch_compat.guard import known
+
+_APPLY = known(
+    "torch.autograd.Function.apply.__func__.__code__",
+    otherwise=None,
+    loses="an `autograd.Function`, reentrant checkpointing say, drops the gradients of values without a word",
+)
+_CHECKPOINT = known(
+    "torch.utils.checkpoint.CheckpointFunction", otherwise=None, loses="reentrant checkpointing is not named as such"
+)
 
 
 def refuse_lost_gradients(values: Iterable[Any], where: Callable[[], str]) -> None:
@@ -22,15 +31,15 @@ def refuse_lost_gradients(values: Iterable[Any], where: Callable[[], str]) -> No
     Called where gradients are disabled, for which there are good reasons too: the live frames tell. They are only
     walked if a value requires gradients; `where` names the running module.
     """
-    if torch.compiler.is_compiling() or not any(value.requires_grad for value in values):
+    if torch.compiler.is_compiling() or _APPLY is None or not any(value.requires_grad for value in values):
         return
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not _APPLY:
         frame = frame.f_back
     if frame is None:
         return
-    function = frame.f_locals["cls"]
-    if function is CheckpointFunction:
+    function = frame.f_locals.get("cls", torch.autograd.Function)
+    if function is _CHECKPOINT:
         raise RuntimeError(
             f"reentrant checkpointing at {where()} would lose the gradients of a value: "
             "write `torch.utils.checkpoint.checkpoint(..., use_reentrant=False)`"

@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils import _pytree as pytree
 
 from momentprop.errors import UserError
+from momentprop.torch_compat import pytrees as pytree
 
 _TIMEOUT = datetime.timedelta(minutes=10)
 

@@ -6,10 +6,11 @@ from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from momentprop.dispatch import Operand, dispatch, where
 from momentprop.dispatch.dispatcher import enter
+from momentprop.torch_compat import pytrees
+from momentprop.torch_compat.functorch import is_wrapped
 
 _VALIDATE = [__debug__]
 
@@ -30,16 +31,7 @@ class Value(Operand):
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(cls, init=False, repr=False, eq=False)
         cls.components = tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
-        pytree.register_pytree_node(
-            cls,
-            lambda value: ([getattr(value, name) for name in cls.components], None),
-            lambda parts, _: cls.of(*parts),
-            flatten_with_keys_fn=lambda value: (
-                [(pytree.GetAttrKey(name), getattr(value, name)) for name in cls.components],
-                None,
-            ),
-            serialized_type_name=f"momentprop.{cls.__qualname__}",
-        )
+        pytrees.register(cls, cls.components, cls.of)
         torch.serialization.add_safe_globals([cls])
 
     @classmethod
@@ -204,4 +196,4 @@ def may_look_at(tensor: Tensor, validate_args: bool | None) -> bool:
         return False
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
-    return tensor.device.type != "meta" and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return tensor.device.type != "meta" and not is_wrapped(tensor)

@@ -45,7 +45,12 @@ class Independent(Uncertain):
 
     def transformed(self, function: Transform) -> Self:
         """Return the value of a function of each element."""
-        return self.through(function.kernel, function.plain, *function.more)
+        if function.fused or function.kernel is None or function.plain is None:
+            return self.through(function.kernel, function.plain, *function.more)
+        moments = function.kernel(self.loc, self.variance, *function.more)
+        result = self.of(moments.mean, moments.variance)
+        result.remember(combined(function.plain, [self.source]))
+        return result
 
     def remember(self, origin: Origin | None) -> None:
         """Note what the elements are a function of."""

@@ -14,11 +14,11 @@ from momentprop.kernels.clip import clip
 from momentprop.kernels.compose import rescaled
 from momentprop.kernels.fuse import Kernel
 from momentprop.kernels.half_clip import lowered, raised
+from momentprop.torch_compat.overridable import make_overridable
 from momentprop.values import Normal
 from momentprop.values.base import Value
 
-# Torch lists this function, by mistake, among those that cannot be overridden; `torch.compile` believes the list.
-torch.overrides.get_ignored_functions().discard(F.hardsigmoid)
+make_overridable(F.hardsigmoid)
 
 Bound = float | Tensor | None
 _FAR = 1e30  # stands for infinity among the elements of a tensor of bounds

@@ -2,7 +2,6 @@ r"""The rarer activations: shrinkage, thresholds, randomized slopes, and units b
 
 from functools import partial
 
-import torch
 import torch.nn.functional as F
 
 from momentprop.dispatch import Call, Transform, rule
@@ -12,10 +11,10 @@ from momentprop.kernels.hardswish import hardswish_moments
 from momentprop.kernels.hinge import hinge
 from momentprop.kernels.quadrature import quadrature
 from momentprop.kernels.rectifier import random_rectifier
+from momentprop.torch_compat.overridable import make_overridable
 from momentprop.values import Mean, Normal
 
-# Torch lists this function, by mistake, among those that cannot be overridden; `torch.compile` believes the list.
-torch.overrides.get_ignored_functions().discard(F.hardswish)
+make_overridable(F.hardswish)
 
 _softsign = odd(quadrature(F.softsign, kinks=(0.0,)))
 _tanhshrink = odd(quadrature(F.tanhshrink, scale=0.5))

@@ -7,9 +7,9 @@ functions that jump the rules of `Normal`.
 """
 
 import functools
-import inspect
 import math
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
@@ -17,15 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Distribution
 
-from momentprop.dispatch import find, rule
+from momentprop.dispatch import Transform, rule
+from momentprop.dispatch.registry import elementwise
+from momentprop.dispatch.rule_table import operation_named
 from momentprop.functional.units import Gradient, LogisticMethod, between
 from momentprop.kernels.constants import constant
-from momentprop.kernels.fuse import fused
+from momentprop.kernels.fuse import Moments
 from momentprop.kernels.textbook_rectifier import leaky_rectifier
 from momentprop.noise.named import named, standard
-from momentprop.rules.noise import units as _units  # noqa: F401 (its rule is looked up below)
+from momentprop.rules.statistics.as_normal import as_normal
 from momentprop.values import Normal, Statistics
-from momentprop.values.origin import combined
 
 _STEP, _COUNT = 0.1, 128
 _NODES = tuple(
@@ -34,41 +35,46 @@ _NODES = tuple(
 _WEIGHTS = tuple(_STEP * math.exp(-z * z / 2) / math.sqrt(2 * math.pi) for z in _NODES)
 
 
-def _over_grid(input: Statistics, function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """The function at the nodes, along a new last dimension, and the weights; in float32 at least."""
-    kind = torch.promote_types(input.dtype, torch.float32)
-    nodes, weights = constant((_NODES, _WEIGHTS), input.loc.to(kind))
-    deviation = input.variance.to(kind).clamp(min=torch.finfo(kind).tiny).sqrt()  # of derivative zero at zero
-    return function(torch.addcmul(input.loc.to(kind).unsqueeze(-1), deviation.unsqueeze(-1), nodes)), weights
+def _over_grid(
+    mean: Tensor, variance: Tensor, function: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return the function at the nodes, along a new last dimension, and the weights; in float32 at least."""
+    kind = torch.promote_types(mean.dtype, torch.float32)
+    nodes, weights = constant((_NODES, _WEIGHTS), mean.to(kind))
+    deviation = variance.to(kind).clamp(min=torch.finfo(kind).tiny).sqrt()  # of derivative zero at zero
+    return function(torch.addcmul(mean.to(kind).unsqueeze(-1), deviation.unsqueeze(-1), nodes)), weights
 
 
-def averaged(input: Statistics, function: Callable[[Tensor], Tensor]) -> Statistics:
-    """Statistics of an elementwise function that is continuous."""
-    y, weights = _over_grid(input, function)
-    mean = y @ weights
-    variance = (y - mean.unsqueeze(-1)).square() @ weights
-    result = input.of(mean.to(input.dtype), variance.to(input.dtype))
-    result.remember(combined(function, [input.source]))
-    return result
+def over_grid(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Moments]:
+    """Return the kernel of an elementwise function that is continuous, by the trapezoidal rule."""
+
+    def kernel(mean: Tensor, variance: Tensor) -> Moments:
+        y, weights = _over_grid(mean, variance, function)
+        average = y @ weights
+        spread = (y - average.unsqueeze(-1)).square() @ weights
+        return Moments(average.to(mean.dtype), spread.to(mean.dtype))
+
+    return kernel
 
 
 def _register(op: str) -> None:
-    plain: Any = find(op, Normal)
     function: Callable[..., Tensor] = getattr(torch, op, None) or getattr(F, op)
-    names = list(inspect.signature(plain).parameters)[1:]
+    maker: Any = operation_named(op)
+    names = list(signature(maker.makers[Normal]).parameters)[1:]
 
-    @functools.wraps(plain)
-    def activation(input: Statistics, *args: Any, **kwargs: Any) -> Statistics:
+    def activation(input: Statistics, *args: Any, **kwargs: Any) -> Transform:
         settings = {**dict(zip(names, args, strict=False)), **kwargs}
         settings.pop("inplace", None)
-        return averaged(input, functools.partial(function, **settings) if settings else function)
+        plain = functools.partial(function, **settings) if settings else function
+        return Transform(over_grid(plain), plain, fused=False)
 
+    activation.__name__ = op
     activation.__doc__ = rf"""Statistics of `{op}`, by the trapezoidal rule.
 
         Error: 9e-4 of the deviation of the input at kinks, 1.1e-4 for smooth functions, for deviations up to 10
         Source: trapezoidal rule
         """
-    rule(op, on=Statistics)(activation)
+    elementwise(op, on=Statistics)(activation)
 
 
 for _op in (
@@ -77,8 +83,8 @@ for _op in (
     _register(_op)
 
 
-@rule("leaky_relu", on=Statistics)
-def leaky_relu(input: Statistics, negative_slope: float = 0.01, inplace: bool = False) -> Statistics:
+@elementwise("leaky_relu", on=Statistics)
+def leaky_relu(input: Statistics, negative_slope: float = 0.01, inplace: bool = False) -> Transform:
     r"""Statistics of $\max(X, \alpha X)$, by those of the rectifier and its covariance $\sigma^2\Phi(a)$ with $X$.
 
     With $\beta = 1 - \alpha$ they are $\alpha\mu + \beta m$ and
@@ -87,14 +93,11 @@ def leaky_relu(input: Statistics, negative_slope: float = 0.01, inplace: bool = 
     Error: 3e-6, of the deviation of the input for the mean, and of its variance for the variance
     Source: paper, "Max and Leaky ReLU"
     """
-    plain = functools.partial(F.leaky_relu, negative_slope=negative_slope)
-    result = input.of(*fused(leaky_rectifier(negative_slope), None, input.loc, input.variance))
-    result.remember(combined(plain, [input.source]))
-    return result
+    return Transform(leaky_rectifier(negative_slope), functools.partial(F.leaky_relu, negative_slope=negative_slope))
 
 
-@rule("relu", on=Statistics)
-def relu(input: Statistics, inplace: bool = False) -> Statistics:
+@elementwise("relu", on=Statistics)
+def relu(input: Statistics, inplace: bool = False) -> Transform:
     r"""Statistics of $\max(0, X)$: $m = \mu\Phi(a) + \sigma\varphi(a)$ and $s^2 = \sigma^2\Phi(a) + m(\mu - m)$.
 
     Error: 3e-6, of the deviation of the input for the mean, and of its variance for the variance
@@ -121,9 +124,9 @@ def stochastic_binary(
     Source: paper, "General Latent Variable Models"; trapezoidal rule
     """
     if method not in (None, "exact"):
-        plain: Any = find("stochastic_binary", Normal)
-        return plain(input, noise, low, high, method, gradient, training)  # type: ignore[no-any-return]
+        args = (input, noise, low, high, method, gradient, training)
+        return as_normal("stochastic_binary", *args)  # type: ignore[no-any-return]
     own = standard(named(noise), input)
-    y, weights = _over_grid(input, lambda x: own.cdf((x - own.loc) / own.scale))
+    y, weights = _over_grid(input.loc, input.variance, lambda x: own.cdf((x - own.loc) / own.scale))
     p = (y @ weights).to(input.dtype)
     return input.of(between(p, low, high), (high - low) ** 2 * p * (1 - p))

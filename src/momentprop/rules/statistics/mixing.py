@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.dispatch import find, rule
-from momentprop.rules.linear.averaging import Size, per_dim
-from momentprop.values import Normal, Statistics
+from momentprop.dispatch import rule
+from momentprop.rules.linear.sizes import Size, per_dim
+from momentprop.rules.statistics.as_normal import as_normal
+from momentprop.values import Statistics
 from momentprop.values.statistics import TrainingStatistics
 
 
@@ -231,10 +232,8 @@ for _dims in (1, 2, 3):
 
 
 def _register_noise(op: str) -> None:
-    acts: Any = find(op, Normal)
-
     def noise(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-        return acts(input, p, True)
+        return as_normal(op, input, p, True)
 
     noise.__name__ = op
     noise.__doc__ = f"Statistics of `{op}` in training, whatever the mode is.\n\nError: exact\nSource: as for `Normal`"

@@ -5,13 +5,12 @@ $m = \overline{\mu}$ and $S = \overline{\sigma^2} + \mathrm{var}(\mu)$, over the
 """
 
 from collections.abc import Sequence
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from momentprop.dispatch import find, rule
-from momentprop.values import Normal, Statistics
+from momentprop.dispatch import rule
+from momentprop.rules.statistics.as_normal import as_normal
+from momentprop.values import Statistics
 
 
 def _standardized(
@@ -60,8 +59,8 @@ def batch_norm(
     Source: definition
     """
     if not training and running_mean is not None:
-        plain: Any = find("batch_norm", Normal)
-        return plain(input, running_mean, running_var, weight, bias, False, momentum, eps)  # type: ignore[no-any-return]
+        args = (input, running_mean, running_var, weight, bias, False, momentum, eps)
+        return as_normal("batch_norm", *args)  # type: ignore[no-any-return]
     value = _standardized(input, *_wide(input), [0, *range(2, input.ndim)], eps)
     return _scaled(value, _per_channel(weight, input), _per_channel(bias, input))
 
@@ -138,3 +137,15 @@ def rms_norm(
     least = torch.finfo(loc.dtype).eps if eps is None else eps
     dims = _over_last(input, normalized_shape, "rms_norm")
     return _scaled(_standardized(input, loc, variance, dims, least, centred=False), weight, None)
+
+
+@rule("local_response_norm", on=Statistics)
+def local_response_norm(
+    input: Statistics, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Statistics:
+    r"""Statistics of local response normalization, which acts along the channels, as of `Normal`.
+
+    Error: 0.01 for $\alpha = 10^{-4}$
+    Source: moments of the lognormal distribution
+    """
+    return as_normal("local_response_norm", input, size, alpha, beta, k)  # type: ignore[no-any-return]

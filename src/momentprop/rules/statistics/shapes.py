@@ -5,34 +5,26 @@ on the pixel as on a tensor; a fixed size that is larger than the pixel repeats 
 whose result depends on the number, a sum or a maximum, is refused.
 """
 
-import functools
-import inspect
 import math
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from momentprop.dispatch import MissingRule, find, rule
-from momentprop.dispatch import where as place
-from momentprop.rules.noise import units as _units  # noqa: F401 (its rules are looked up below)
+from momentprop.dispatch import rule
+from momentprop.rules.statistics.as_normal import as_normal, refuse
 from momentprop.rules.statistics.mixing import as_pixel, channels_of
-from momentprop.values import Normal, Statistics
-
-
-def _refuse(op: str, why: str) -> NoReturn:
-    raise MissingRule(f"no Statistics rule for {op!r} {why} at {place()}: one pixel does not tell its result")
+from momentprop.values import Statistics
 
 
 def resized(input: Statistics, sizes: Sequence[int], op: str) -> Statistics:
     """The statistics in another shape, each channel repeated as often as positions are asked for."""
     known, total = math.prod([size for size in sizes if size != -1]), input.loc.numel()
     if known == total or (-1 in sizes and total % known == 0):
-        plain: Any = find(op, Normal)
-        return plain(input, tuple(sizes))  # type: ignore[no-any-return]
+        return as_normal(op, input, tuple(sizes))  # type: ignore[no-any-return]
     if known % total or sizes[0] != (-1 if -1 in sizes else 1):
-        _refuse(op, f"from {tuple(input.shape)} to {tuple(sizes)}")
+        refuse(op, f"from {tuple(input.shape)} to {tuple(sizes)}")
     channels_last = _channel_dim(input) > 1
     times = known // total
 
@@ -50,14 +42,12 @@ def _channel_dim(input: Statistics) -> int:
 
 
 def _register_resize(op: str) -> None:
-    plain: Any = find(op, Normal)
-
     def resize(input: Statistics, *shape: Any, **kwargs: Any) -> Statistics:
         sizes = kwargs.get("shape", kwargs.get("size", shape))
         if len(sizes) == 1 and isinstance(sizes[0], Sequence):
             sizes = sizes[0]
         if not all(isinstance(size, int) for size in sizes):  # a view in another type
-            return plain(input, *shape, **kwargs)  # type: ignore[no-any-return]
+            return as_normal(op, input, *shape, **kwargs)  # type: ignore[no-any-return]
         return resized(input, list(sizes), op)
 
     _document(resize, op, "The statistics in another shape; a channel is repeated for every position asked for")
@@ -82,8 +72,7 @@ def unflatten(input: Statistics, dim: int, sizes: Sequence[int]) -> Statistics:
     """
     before = dim % input.ndim
     if input.shape[before] == math.prod(sizes) or -1 in sizes:
-        plain: Any = find("unflatten", Normal)
-        return plain(input, dim, sizes)  # type: ignore[no-any-return]
+        return as_normal("unflatten", input, dim, sizes)  # type: ignore[no-any-return]
     return resized(input, [*input.shape[:before], *sizes, *input.shape[before + 1 :]], "reshape")
 
 
@@ -96,8 +85,7 @@ def flatten(input: Statistics, start_dim: int = 0, end_dim: int = -1) -> Statist
     """
     if input.ndim == 1:
         return as_pixel(input, input.loc, input.variance, 0)
-    plain: Any = find("flatten", Normal)
-    return plain(input, start_dim, end_dim)  # type: ignore[no-any-return]
+    return as_normal("flatten", input, start_dim, end_dim)  # type: ignore[no-any-return]
 
 
 @rule("pad", on=Statistics)
@@ -111,8 +99,7 @@ def pad(input: Statistics, pad: Sequence[int], mode: str = "constant", value: fl
     channels = list(pad)[spatial:]
     if not channels:
         return input.each(torch.clone)  # type: ignore[no-any-return]
-    plain: Any = find("pad", Normal)
-    return plain(input, [0] * spatial + channels, mode, value)  # type: ignore[no-any-return]
+    return as_normal("pad", input, [0] * spatial + channels, mode, value)  # type: ignore[no-any-return]
 
 
 @rule("interpolate", on=Statistics)
@@ -140,39 +127,23 @@ def getitem(input: Statistics, index: Any) -> Statistics:
     Error: exact
     Source: definition
     """
-    plain: Any = find("getitem", Normal)
     try:
-        result = plain(input, index)
+        result = as_normal("getitem", input, index)
     except IndexError:
         result = None
     if result is None or result.loc.numel() == 0:
-        _refuse("getitem", f"of {index!r} from {tuple(input.shape)}")
+        refuse("getitem", f"of {index!r} from {tuple(input.shape)}")
     return result  # type: ignore[no-any-return]
 
 
-def _register_along(op: str) -> None:
-    plain: Any = find(op, Normal)
-    position = list(inspect.signature(plain).parameters).index("dim")
-    default = inspect.signature(plain).parameters["dim"].default
+@rule("mean", on=Statistics)
+def mean(input: Statistics, *args: Any, **kwargs: Any) -> Statistics:
+    r"""Statistics of an average; that of one position is itself.
 
-    @functools.wraps(plain)
-    def along(*args: Any, **kwargs: Any) -> Any:
-        dim = args[position] if len(args) > position else kwargs.get("dim", default)
-        input = args[0] if args else kwargs["input"]
-        if dim is None or isinstance(dim, int | Sequence):
-            dims = range(input.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
-            if any(input.shape[d] == 1 for d in dims):
-                _refuse(op, f"along dimension {dim} of {tuple(input.shape)}, of examples or positions,")
-        return plain(*args, **kwargs)
-
-    rule(op, on=Statistics)(along)
-
-
-ALONG = "amax amin glu gumbel_argmax log_softmax logsumexp max maximum_of min normalize softmax softmin sum".split()
-"""Operations along a dimension that must not be one of positions: then they have the rule of `Normal`."""
-
-for _op in ALONG:
-    _register_along(_op)
+    Error: exact for independent channels
+    Source: paper, eq. linear
+    """
+    return as_normal("mean", input, *args, **kwargs)  # type: ignore[no-any-return]
 
 
 @rule("cat", on=Statistics)
@@ -184,22 +155,19 @@ def cat(tensors: Sequence[Statistics | Tensor], dim: int = 0) -> Statistics:
     """
     for tensor in tensors:
         if isinstance(tensor, Statistics) and dim % tensor.ndim != _channel_dim(tensor):
-            _refuse("cat", f"along dimension {dim} of {tuple(tensor.shape)}, of examples or positions,")
-    plain: Any = find("cat", Normal)
-    return plain(tensors, dim)  # type: ignore[no-any-return]
+            refuse("cat", f"along dimension {dim} of {tuple(tensor.shape)}, of examples or positions,")
+    return as_normal("cat", tensors, dim)  # type: ignore[no-any-return]
 
 
 def _register_product(op: str, first: int) -> None:
-    plain: Any = find(op, Normal)
-
-    @functools.wraps(plain)
     def product(*args: Any, **kwargs: Any) -> Any:
         given = [*args, *kwargs.values()]
         left, right = given[first : first + 2]
         if not isinstance(left, Statistics) or isinstance(right, Statistics) or right.ndim != 2:
-            _refuse(op, "other than that of the channels with a plain matrix on their right")
-        return plain(*args, **kwargs)
+            refuse(op, "other than that of the channels with a plain matrix on their right")
+        return as_normal(op, *args, **kwargs)
 
+    _document(product, op, "The channels times a plain matrix on their right")
     rule(op, on=Statistics)(product)
 
 

@@ -1,0 +1,83 @@
+r"""What each kind of map does to the statistics of a data set: the rules of the kinds on `Statistics`.
+
+A dimension of one element stands for the examples or for positions, whose number is not known. What acts on every
+element by itself, or along the channels, acts on the pixel as on a `Normal`. What relates positions or examples has no
+meaning for one pixel, unless the operation has a rule of its own here.
+"""
+
+from typing import Any, NoReturn
+
+from momentprop.dispatch import Call, Kind, MissingRule, rule
+from momentprop.dispatch import where as place
+from momentprop.dispatch.rule_table import find, order_of
+from momentprop.rules.statistics.as_normal import call_as_normal, refuse
+from momentprop.values import Normal, Statistics
+from momentprop.values.base import Value
+
+
+def _relates_positions(call: Call) -> NoReturn:
+    raise MissingRule(
+        f"no Statistics rule for {call.op!r} at {place()}: it relates positions or examples, and the statistics "
+        "of one pixel do not tell how they depend on each other"
+    )
+
+
+def _require_channels(call: Call) -> None:
+    """Refuse an operation along a dimension of examples or positions."""
+    input = call.values[0]
+    dims = call.operation.dims(call)
+    if dims is not None and any(input.shape[d] == 1 for d in dims):
+        dim = call.given(call.operation.along, call.operation.default)
+        refuse(call.op, f"along dimension {dim} of {tuple(input.shape)}, of examples or positions,")
+
+
+@rule(Kind.MOVES, on=Statistics)
+def moved(call: Call) -> Any:
+    """Move the channels of the pixel."""
+    if call.operation.positional:
+        _relates_positions(call)
+    return call_as_normal(call)
+
+
+@rule(Kind.LINEAR, Kind.BILINEAR, Kind.MIXING, on=Statistics)
+def mixed(call: Call) -> Any:
+    """Relate elements at one place, or channels."""
+    operation = call.operation
+    if operation.pointwise is None and not getattr(operation, "diagonal", False):
+        if operation.along is None:
+            _relates_positions(call)
+        _require_channels(call)
+    return call_as_normal(call)
+
+
+@rule(Kind.NOISE, on=Statistics)
+def with_noise(call: Call) -> Any:
+    """Draw for every unit by itself, or along the channels."""
+    if call.operation.along is not None:
+        _require_channels(call)
+    return call_as_normal(call)
+
+
+@rule(Kind.COMPOSITE, on=Statistics)
+def composed(call: Call) -> Any:
+    """Run the operations that the composite is made of, which ask the same questions again."""
+    if call.operation.positional:
+        _relates_positions(call)
+    if call.operation.along is not None:
+        _require_channels(call)
+    body: Any = find(call.op, Value)
+    return body(*call.args, **call.kwargs)
+
+
+@rule(Kind.LOSS, on=Statistics)
+def lost(call: Call) -> NoReturn:
+    """Refuse: a loss compares examples with their targets."""
+    _relates_positions(call)
+
+
+@rule(Kind.ELEMENTWISE, on=Statistics)
+def transformed(call: Call) -> Any:
+    """Apply a function of each element: by the kernel for one pixel, or that of `Normal`."""
+    operation, value = call.operation, call.values[0]
+    function = operation.transform(call, (*order_of(type(value)), Normal))
+    return value.transformed(function)

@@ -1,0 +1,60 @@
+"""Whether transforms of `torch.func` or forward-mode derivatives are running.
+
+Under them a tensor has no data to look at, and kernels must go through an autograd function. Torch has no public way
+to ask. Where a name is gone, the answer is the careful one: a transform may be running.
+"""
+
+from typing import Any
+
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from momentprop.torch_compat.guard import known
+
+
+def _assume_so(*_: Any) -> bool:
+    return True
+
+
+_is_wrapped = known(
+    "torch._C._functorch.is_functorch_wrapped_tensor",
+    otherwise=_assume_so,
+    loses="the data of new values is not checked, and inference is slower",
+)
+_innermost = known(
+    "torch._C._functorch.peek_interpreter_stack",
+    otherwise=_assume_so,
+    loses="a calibration does not check whether it belongs to the model",
+)
+_functorch = known(
+    "torch._C._functorch",
+    otherwise=None,
+    parts=("get_interpreter_stack", "TransformType"),
+    loses="forward-mode over forward-mode derivatives are wrong, where they were refused",
+)
+_has_level = known(
+    "torch.autograd.forward_ad._current_level", otherwise=None, loses="inference is slower, as if under forward mode"
+)
+
+
+def is_wrapped(tensor: Tensor) -> bool:
+    """Whether a tensor stands for others, inside a transform of `torch.func`."""
+    return bool(_is_wrapped(tensor))
+
+
+def is_transforming() -> bool:
+    """Whether a transform of `torch.func` is running."""
+    return _innermost() is not None
+
+
+def is_forward_mode() -> bool:
+    """Whether forward-mode derivatives are being computed."""
+    return _has_level is None or forward_ad._current_level >= 0
+
+
+def forward_levels() -> int:
+    """How many transforms of `torch.func` that run, one inside the other, are forward-mode derivatives."""
+    if _functorch is None:
+        return 0
+    stack = _functorch.get_interpreter_stack() or ()
+    return sum(level.key() == _functorch.TransformType.Jvp for level in stack)

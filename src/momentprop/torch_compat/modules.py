@@ -1,0 +1,71 @@
+"""Private parts of `nn.Module`: the common bases of layers, the hooks of a module, and how it moves.
+
+Torch's norms, batch norms and dropouts each share a private base, which layers of other libraries derive from too.
+Hooks can be added by anyone but only be removed by the handle, which a copy of a module does not have. `to`, `cuda` and
+`double` all end in `_apply`, where a layer can take along what is neither a parameter nor a buffer.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from torch import Tensor, nn
+
+from momentprop.torch_compat.guard import known, warn
+
+if TYPE_CHECKING:
+    from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+    from torch.nn.modules.dropout import _DropoutNd
+
+    BatchNorm = _BatchNorm
+    RunningNorm = _NormBase
+    Dropout = _DropoutNd
+else:
+    _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+    RunningNorm = known(
+        "torch.nn.modules.batchnorm._NormBase",
+        otherwise=(*_BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+        loses="only torch's own batch and instance norms are known as such, and layers derived from them",
+    )
+    BatchNorm = known(
+        "torch.nn.modules.batchnorm._BatchNorm",
+        otherwise=_BATCH_NORMS,
+        loses="only torch's own batch norms are known as such, and layers derived from them",
+    )
+    Dropout = known(
+        "torch.nn.modules.dropout._DropoutNd",
+        otherwise=(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout),
+        loses="only torch's own dropouts are known as such, and layers derived from them",
+    )
+
+for _name in ("_forward_pre_hooks", "_forward_hooks"):
+    if not hasattr(nn.Module(), _name):
+        warn(f"torch.nn.Module.{_name}", "`momentprop.normalize` and `momentprop.fold` do not work")
+
+
+def hooks_before(module: nn.Module) -> dict[int, Any]:
+    """The hooks that run before the forward pass of a module; a deletion removes one."""
+    return getattr(module, "_forward_pre_hooks", {})
+
+
+def hooks_after(module: nn.Module) -> dict[int, Any]:
+    """The hooks that run after the forward pass of a module; a deletion removes one."""
+    return getattr(module, "_forward_hooks", {})
+
+
+_apply = known(
+    "torch.nn.Module._apply",
+    otherwise=None,
+    loses="the noise of a layer stays where it is when the layer moves to another device or type",
+)
+
+
+class Moving(nn.Module):
+    """A module that is told when it moves to another device or type."""
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> None:
+        """Take along what is neither a parameter nor a buffer; `move` is what happens to each tensor."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        _apply(self, fn, recurse)
+        self.moved(fn)
+        return self

@@ -1,0 +1,64 @@
+"""Copies of Python functions of torch that run their body with values.
+
+A function of `torch.nn.functional` asks first whether an argument overrides it, and hands a value over as a whole. In
+the copy the answer is always no, so that the operations inside meet the value and find their own rules.
+"""
+
+import contextlib
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+from momentprop.torch_compat.guard import warn
+
+
+def opened(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy of a Python function of torch that does not hand values over but runs its body with them."""
+    copy = _copied(function) if isinstance(function, types.FunctionType) else function
+    if copy is function or _hands_over(copy):
+        warn(f"torch.nn.functional.{function.__name__}", "it does not take values")
+        return _closed(function.__name__)
+    return copy
+
+
+def _copied(function: types.FunctionType) -> types.FunctionType:
+    hooks = dict.fromkeys((name for name in function.__globals__ if name.startswith("has_torch_function")), _declines)
+    copy = types.FunctionType(
+        function.__code__,
+        {**function.__globals__, **hooks},
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__doc__ = function.__doc__
+    return copy
+
+
+def _declines(*_: Any) -> bool:
+    """What the copy is told when it asks whether an argument overrides it."""
+    return False
+
+
+def _hands_over(copy: Callable[..., Any]) -> bool:
+    """Whether a copy still hands its arguments over: a trial with things that only note which function they meet."""
+    met: list[str] = []
+
+    class Probe:
+        @classmethod
+        def __torch_function__(cls, function: Callable[..., Any], *_: Any) -> Any:
+            met.append(function.__name__)
+            raise NotImplementedError
+
+    required = [p for p in inspect.signature(copy).parameters.values() if p.default is p.empty]
+    with contextlib.suppress(Exception):  # the body cannot go on with them
+        copy(*(Probe() for _ in required))
+    return met[:1] == [copy.__name__]
+
+
+def _closed(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"momentprop cannot run {name!r} of this version of torch with values")
+
+    return refuse

@@ -1,0 +1,19 @@
+"""Functions that torch lists, by mistake, among those that cannot be overridden; `torch.compile` believes the list."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.overrides
+
+from momentprop.torch_compat.guard import patched
+
+
+def make_overridable(function: Callable[..., Any]) -> None:
+    """Take a function off torch's list, so that compiled calls hand values over as eager ones do."""
+
+    def patch() -> None:
+        torch.overrides.get_ignored_functions().discard(function)
+        if function in torch.overrides.get_ignored_functions():
+            raise TypeError("torch does not keep the list, but makes it anew")
+
+    patched("torch.overrides.get_ignored_functions", patch, loses=f"`{function.__name__}` of a value is not compiled")

@@ -1,0 +1,36 @@
+"""Nested lists, tuples, dictionaries and values as their leaves, by torch's own private `_pytree`.
+
+The registry must be torch's: `torch.func`, `torch.export` and `torch.compile` look there for the tensors of a value.
+Where it is gone, `own_pytrees` serves momentprop itself.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from momentprop.torch_compat import own_pytrees
+from momentprop.torch_compat.guard import known
+
+_trees = known(
+    "torch.utils._pytree",
+    otherwise=own_pytrees,
+    parts=("GetAttrKey", "register_pytree_node", "tree_flatten", "tree_leaves", "tree_map", "tree_unflatten"),
+    loses="`torch.func`, `torch.export` and `torch.compile` do not see the tensors of a value",
+)
+tree_flatten = _trees.tree_flatten
+tree_leaves = _trees.tree_leaves
+tree_map = _trees.tree_map
+tree_unflatten = _trees.tree_unflatten
+
+
+def register(kind: type[Any], components: Sequence[str], build: Callable[..., Any]) -> None:
+    """Make a type of value a pytree of its components, from which `build` makes it anew."""
+    _trees.register_pytree_node(
+        kind,
+        lambda value: ([getattr(value, name) for name in components], None),
+        lambda parts, _: build(*parts),
+        flatten_with_keys_fn=lambda value: (
+            [(_trees.GetAttrKey(name), getattr(value, name)) for name in components],
+            None,
+        ),
+        serialized_type_name=f"momentprop.{kind.__qualname__}",
+    )

@@ -1,0 +1,47 @@
+"""Scripted functions and methods of `torch.jit`, which take tensors only: no rule can enter them.
+
+A scripted method hands a value over to its `__torch_function__`; a scripted function fails in many words. The patch
+makes it ask the type of the value, so that a `Mean` or a `Sample` passes as a tensor, and others raise one sentence.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from momentprop.torch_compat.guard import known, patched
+
+_LOSES = "scripted code refuses values in words of its own"
+
+
+class _Nothing:
+    """Stands for a class that is gone: nothing is an instance of it."""
+
+
+SCRIPTED: tuple[type[Any], ...] = (
+    known("torch._C.ScriptMethod", otherwise=_Nothing, loses=_LOSES),
+    known("torch.jit.ScriptFunction", otherwise=_Nothing, loses=_LOSES),
+)
+"""The types of scripted methods and functions."""
+
+
+def install(values_in: Callable[..., Any]) -> None:
+    """Make scripted functions that are given a value ask its type what to do."""
+    function: Any = SCRIPTED[1]
+    if function is _Nothing:
+        return  # the warning is given above
+
+    def patch() -> None:
+        function.__call__ = _asking_values(function.__call__, values_in)
+
+    patched("torch.jit.ScriptFunction.__call__", patch, loses=_LOSES)
+
+
+def _asking_values(call: Callable[..., Any], values_in: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's way to call a scripted function, where a value among the arguments answers for itself."""
+
+    @functools.wraps(call)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        value = next(iter(values_in(args, kwargs)), None)
+        return call(self, *args, **kwargs) if value is None else type(value).without_rule(self, args, kwargs)
+
+    return run

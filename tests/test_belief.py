@@ -15,7 +15,7 @@ from torch.distributions import Bernoulli, Distribution, Exponential
 
 from momentprop import Mean, Normal
 from momentprop.belief import BeliefNetwork, Binary, LatentVariableModel, Rectified, Shifted, Step
-from momentprop.belief.tails import log_density, log_tails, negated
+from momentprop.belief.noise_tails import log_density, log_tails, negated
 from momentprop.experiments.options import Options
 from momentprop.experiments.paper import truth
 from momentprop.nn import (

@@ -552,11 +552,11 @@ def test_the_derivatives_of_a_linear_posterior_are_right(method: Any) -> None:
 
 
 def test_the_classes_are_worked_on_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from momentprop.kernels import correlated
+    from momentprop.kernels import correlated_logits
 
     x, weight = _logits(7, 1.0)
     whole = [functional.linear_posterior(x, weight, method=method).logits for method in ("race", "logistic")]
-    monkeypatch.setattr(correlated, "_TOGETHER", 1)
+    monkeypatch.setattr(correlated_logits, "_TOGETHER", 1)
     parts = [functional.linear_posterior(x, weight, method=method).logits for method in ("race", "logistic")]
     torch.testing.assert_close(parts, whole)
 

@@ -25,7 +25,7 @@ Draw = Callable[[], Sequence[Tensor]]
 """Makes one draw of several tensors."""
 
 
-class Moments:
+class RunningMoments:
     r"""Running central moments $M_k = \sum_i (x_i - \bar x)^k$ up to the fourth, which gives the variance its error."""
 
     def __init__(self) -> None:
@@ -36,14 +36,14 @@ class Moments:
     def add(self, draws: Tensor) -> None:
         """Take up draws stacked along the first dimension."""
         draws = draws.double()
-        new = Moments()
+        new = RunningMoments()
         new.count, new.mean = draws.shape[0], draws.mean(0)
         centred = draws - new.mean
         square = centred * centred
         new.powers = (square.sum(0), (square * centred).sum(0), (square * square).sum(0))
         self.merge(new)
 
-    def merge(self, other: "Moments") -> None:
+    def merge(self, other: "RunningMoments") -> None:
         """Take up the draws of other moments, such as those that another process has made."""
         n, m = self.count, other.count
         mean, (a2, a3, a4) = other.mean, other.powers
@@ -97,12 +97,12 @@ class _Bytes(TorchFunctionMode):
 
 def stream(draw: Draw, samples: int, *, together: bool = True, title: str = "sampling") -> list[Estimate]:
     """Estimate the moments of `draw`'s tensors from a number of draws."""
-    moments: list[Moments] = []
+    moments: list[RunningMoments] = []
     dtypes: list[torch.dtype] = []
     with torch.no_grad():
         for drawn in chunks(draw, samples, together=together, title=title):
             if not moments:
-                moments = [Moments() for _ in drawn]
+                moments = [RunningMoments() for _ in drawn]
                 dtypes = [torch.promote_types(tensor.dtype, torch.float32) for tensor in drawn]
             for moment, tensor in zip(moments, drawn, strict=True):
                 moment.add(tensor)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from momentprop.belief.tails import log_density, log_tails
+from momentprop.belief.noise_tails import log_density, log_tails
 
 
 @dataclass(frozen=True)

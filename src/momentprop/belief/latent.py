@@ -9,7 +9,7 @@ from torch.distributions import Distribution, Normal
 
 from momentprop import nn as units
 from momentprop.belief.conditionals import Conditional, Function, Step, conditional, identity, is_identity, is_rectifier
-from momentprop.belief.tails import negated
+from momentprop.belief.noise_tails import negated
 from momentprop.functional.noise import draw_like
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from momentprop.calibration.factors import Corrections, Features, level
+from momentprop.calibration.corrections import Corrections, Features, level
 from momentprop.calibration.fingerprint import Fingerprint, state
 from momentprop.calibration.operations import Place
 from momentprop.errors import UserError

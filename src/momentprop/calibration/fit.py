@@ -10,13 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from momentprop.calibration import across, regression
-from momentprop.calibration.factors import COUNT, Corrections, Features, corrected, level, mapped, of_units
+from momentprop.calibration import channel_map, regression
+from momentprop.calibration.corrections import COUNT, Corrections, Features, corrected, level, mapped, of_units
+from momentprop.calibration.monte_carlo import PlacePicker, UnitMoments, drawn
 from momentprop.calibration.operations import Paths, Place, Survey
-from momentprop.calibration.truth import Picker, Spread, drawn
-from momentprop.checking.figures import varies
-from momentprop.checking.measure import Call
-from momentprop.checking.ranks import batch_size, is_split
+from momentprop.checking.call import Call, batch_size
+from momentprop.checking.metrics import varies
+from momentprop.checking.ranks import is_split
 from momentprop.propagate import Recording, prepared
 from momentprop.values import Normal
 
@@ -25,7 +25,7 @@ LEAST = 1e-6
 
 
 @dataclass
-class Fitted:
+class PlaceFit:
     """The numbers of a place at one noise level, shape (numbers, channels), and how good the fit is."""
 
     numbers: Tensor  # coefficients and the range of the exponent
@@ -51,7 +51,7 @@ def survey(call: Call, kind: type[Normal]) -> list[Place]:
 
 def at_level(
     calls: Sequence[Call], kind: type[Normal], places: Sequence[Place], features: Features, samples: int
-) -> tuple[dict[Place, Fitted], float]:
+) -> tuple[dict[Place, PlaceFit], float]:
     """Fit all places to draws of the batches, and give the mean variance of the inputs with them."""
     truths = [
         drawn(call, places, samples, f"calibrating, batch {i} of {len(calls)}") for i, call in enumerate(calls, 1)
@@ -79,10 +79,10 @@ class _Fitting(Corrections):
     """
 
     def __init__(
-        self, places: Sequence[Place], features: Features, samples: int, truths: Sequence[dict[Place, Spread]]
+        self, places: Sequence[Place], features: Features, samples: int, truths: Sequence[dict[Place, UnitMoments]]
     ) -> None:
         super().__init__(places, features, (), torch.zeros(1, 0))
-        self.fitted: dict[Place, Fitted] = {}
+        self.fitted: dict[Place, PlaceFit] = {}
         self.collected: list[tuple[list[Tensor], Tensor, Tensor]] = []
         self.levels_seen: list[Tensor] = []
         self.truths = truths
@@ -123,7 +123,7 @@ class _Fitting(Corrections):
         )
 
     def _collect(self, place: Place, result: Normal) -> None:
-        picker, truth = Picker(self.inputs), self.truths[self.batch][place]
+        picker, truth = PlacePicker(self.inputs), self.truths[self.batch][place]
         loc, variance = (picker(place, part) for part in (result.loc, result.variance))
         for name, part in (("AP2", loc), ("AP2", variance), ("draws", truth.mean), ("draws", truth.variance)):
             if not torch.isfinite(part).all():
@@ -132,7 +132,7 @@ class _Fitting(Corrections):
         ratio = torch.where(valid, truth.variance, 1.0).log() - torch.where(valid, variance, 1.0).log() - self.bias
         self.collected.append((of_units(self.features, loc, variance), ratio, valid))
 
-    def _fit(self, place: Place) -> Fitted:
+    def _fit(self, place: Place) -> PlaceFit:
         per_row = torch.cat([regression.products([*found, ratio], valid) for found, ratio, valid in self.collected])
         fit = regression.fit(per_row, summed)
         coefficients = fit.coefficients.T
@@ -147,7 +147,7 @@ class _Fitting(Corrections):
         low, high, mean = self._range(exponents, coefficients[0])
         numbers = torch.cat((coefficients, torch.stack((low, high)))) if COUNT[self.features] else coefficients
         quartiles = torch.quantile((mean / 2).exp(), torch.tensor([0.25, 0.5, 0.75]).to(mean)).tolist()
-        return Fitted(
+        return PlaceFit(
             numbers.float(),
             between.down.float(),
             between.up.float(),
@@ -156,15 +156,15 @@ class _Fitting(Corrections):
             self._left(exponents) / 2,
         )
 
-    def _map(self, place: Place, exponents: Sequence[Tensor]) -> across.Map:
+    def _map(self, place: Place, exponents: Sequence[Tensor]) -> channel_map.ChannelMap:
         """What other channels tell about that which the exponents leave."""
         if self.features != "all" or len(place.dims) != 1:
-            return across.nothing(exponents[0])
+            return channel_map.nothing(exponents[0])
         columns = [
             (found[0], ratio - exponent, valid)
             for exponent, (found, ratio, valid) in zip(exponents, self.collected, strict=True)
         ]
-        return across.fit(columns, summed)
+        return channel_map.fit(columns, summed)
 
     def _left(self, exponents: Sequence[Tensor]) -> float:
         """The root mean square of what the exponents leave."""
@@ -217,7 +217,7 @@ def _pass(call: Call, kind: type[Normal], watcher: Any) -> None:
         run()
 
 
-def _require_noise(truths: Sequence[dict[Place, Spread]]) -> None:
+def _require_noise(truths: Sequence[dict[Place, UnitMoments]]) -> None:
     if not any(bool((spread.variance > 0).any()) for truth in truths for spread in truth.values()):
         raise ValueError("nothing in the model is random: give an `input_variance`, or let `dropout=True` act")
 

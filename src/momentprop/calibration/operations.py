@@ -98,7 +98,7 @@ class Layout:
 class Place:
     """A mixing operation of a model: the path of its module, its name, which call of it there, and its channels.
 
-    The rank is that of the map between its channels (see `calibration.across`), once it is fitted.
+    The rank is that of the map between its channels (see `calibration.channel_map`), once it is fitted.
     """
 
     path: str

@@ -40,14 +40,14 @@ def products(columns: list[Tensor], valid: Tensor) -> Tensor:
 
 
 @dataclass
-class Fit:
+class ChannelRegression:
     """Coefficients, shape (channels, 1 + features), and the mean square of `y`, which they explain."""
 
     coefficients: Tensor
     square: float
 
 
-def fit(per_row: Tensor, reduce: Reduce) -> Fit:
+def fit(per_row: Tensor, reduce: Reduce) -> ChannelRegression:
     """Fit all channels of a layer to sums of products as `products` gives them."""
     total = reduce(per_row.sum(0))  # shape: (channels, p, p) of 1, the features and y
     inputs = float(reduce((per_row[:, :, 0, 0].sum(1) > 0).sum().double()))
@@ -64,7 +64,7 @@ def fit(per_row: Tensor, reduce: Reduce) -> Fit:
     slopes = _shrunk_slopes(gram, along, count, present, noise * effects[1:])
     constants = _shrunk_constants(means[:, -1], noise * effects[0] / count, present)
     coefficients = torch.cat(((constants - (slopes * means[:, 1:-1]).sum(1))[:, None], slopes), 1)
-    return Fit(coefficients, float(total[:, -1, -1].sum() / count.sum()))
+    return ChannelRegression(coefficients, float(total[:, -1, -1].sum() / count.sum()))
 
 
 def _pooled(gram: Tensor, along: Tensor, count: Tensor) -> Tensor:

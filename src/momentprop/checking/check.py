@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from momentprop.checking import accuracy, cost, examples, ranks
-from momentprop.checking.ending import Classes
-from momentprop.checking.measure import Call, Measurement, measure
+from momentprop.checking import accuracy, cost, ranks, shown_inputs
+from momentprop.checking.call import Call, batch_size
+from momentprop.checking.final_output import Classes
+from momentprop.checking.measure import Measurement, measure
 from momentprop.checking.methods import Method, functions, passes
-from momentprop.checking.report import Cost, Module, Report
+from momentprop.checking.report import Report
+from momentprop.checking.results import Cost, ModuleAccuracy
 from momentprop.propagate import may_vectorize
 from momentprop.values import Value
 
@@ -91,21 +93,21 @@ def check(
         versions=_versions(),
         model=_model_name(model),
         samples=samples,
-        inputs=ranks.batch_size(call),
+        inputs=batch_size(call),
         seed=seed,
         methods=list(compared),
         output=found.end,
         modules=modules,
         posterior=accuracy.of_posterior(found.probabilities, samples) if found.probabilities is not None else None,
-        examples=examples.of(found, call, class_names),
+        examples=shown_inputs.of(found, call, class_names),
         cost=_cost(mine, compared),
         seconds=time.perf_counter() - started,
     )
 
 
-def _modules(found: Measurement, call: Call, samples: int) -> dict[str, Module]:
+def _modules(found: Measurement, call: Call, samples: int) -> dict[str, ModuleAccuracy]:
     types = _types(call)
-    modules: dict[str, Module] = {}
+    modules: dict[str, ModuleAccuracy] = {}
     for name, measured in found.modules.items():
         same = next((other for other in modules if accuracy.same_units(found.modules[other], measured)), None)
         kind = types[measured.path.partition("#")[0]]

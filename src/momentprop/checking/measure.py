@@ -5,44 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from momentprop.checking.ending import Ending, Probabilities, Shown
-from momentprop.checking.units import Picker, leaves, name_of_output
-from momentprop.checking.watches import FINE_LEVELS, LEVELS, UnitWatch
+from momentprop.checking.accumulators import FINE_LEVELS, LEVELS, UnitAccumulator
+from momentprop.checking.call import Call
+from momentprop.checking.final_output import FinalOutput, Probabilities, ShownUnits
+from momentprop.checking.picked_units import UnitPicker, leaves
 from momentprop.propagate import Recording, may_vectorize, prepared
 from momentprop.sampling import chunks
 from momentprop.values import Categorical, Certain, Estimate, Sample
 from momentprop.values.spread import Spread
-
-
-@dataclass
-class Call:
-    """A model with its arguments and its noise: what every method runs."""
-
-    model: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    noise: dict[str, Any]  # `input_variance`, `dropout` and `fallback`, as `propagate` takes them
-    seed: int
-
-    @property
-    def output(self) -> str:
-        """The name of the model's own output."""
-        return name_of_output(self.model)
-
-    @property
-    def has_modules(self) -> bool:
-        """Whether there are modules to look into."""
-        return isinstance(self.model, nn.Module)
-
-    def by(self, method: Callable[..., Any], record: bool = False) -> Any:
-        """Run a method that has the interface of `propagate`."""
-        return method(self.model, *self.args, **self.kwargs, **self.noise, seed=self.seed, record=record)
-
-    def plain(self) -> Any:
-        """Run the model as it is."""
-        return self.model(*self.args, **self.kwargs)
 
 
 @dataclass
@@ -64,7 +36,7 @@ class Measurement:
 
     modules: dict[str, Measured]
     probabilities: Probabilities | None
-    shown: list[Shown]
+    shown: list[ShownUnits]
     end: str
 
 
@@ -77,19 +49,19 @@ def measure(
     show: Sequence[int],
 ) -> Measurement:
     """Compare the methods with draws at every output of a module."""
-    picker = Picker(limit)
+    picker = UnitPicker(limit)
     outputs, flat = {}, {}
     for name, method in methods.items():
         outputs[name], flat[name] = _by_method(call, method, picker)
     end = _end(next(iter(outputs.values())))
-    ending = Ending({name: found[end] for name, found in outputs.items()}, end, classes, show)
-    watches: dict[str, UnitWatch] = {}
+    ending = FinalOutput({name: found[end] for name, found in outputs.items()}, end, classes, show)
+    watches: dict[str, UnitAccumulator] = {}
     dtypes: dict[str, torch.dtype] = {}
     for drawn, full in _draws(call, picker, end, samples):
         for name, tensor in drawn.items():
             if name not in watches:
                 dtypes[name] = tensor.dtype
-                watches[name] = UnitWatch(_comparable(flat, name), FINE_LEVELS if name == end else LEVELS)
+                watches[name] = UnitAccumulator(_comparable(flat, name), FINE_LEVELS if name == end else LEVELS)
             watches[name].add(tensor)
         ending.add(full)
     modules = {
@@ -107,7 +79,7 @@ def measure(
     return Measurement(modules, ending.probabilities(), ending.shown(), end)
 
 
-def _by_method(call: Call, method: Callable[..., Any], picker: Picker) -> tuple[dict[str, Any], dict[str, Any]]:
+def _by_method(call: Call, method: Callable[..., Any], picker: UnitPicker) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values of the model's output in full, and the picked units of all outputs, both by name."""
     result = call.by(method, record=call.has_modules)
     output, recorded = result if call.has_modules else (result, {})
@@ -115,7 +87,7 @@ def _by_method(call: Call, method: Callable[..., Any], picker: Picker) -> tuple[
     return dict(leaves(output, call.output)), {name: value for found in picked for name, value in found.items()}
 
 
-def _draws(call: Call, picker: Picker, end: str, samples: int) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+def _draws(call: Call, picker: UnitPicker, end: str, samples: int) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
     """Draws, stacked: the picked units of all outputs by name, and in full the output that ends the network."""
     recording = Recording(call.model, Sample, call.has_modules, picker)
     names: list[str] = []

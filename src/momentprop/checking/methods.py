@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from momentprop.checking.words import CALIBRATED
 from momentprop.propagate import propagate
+
+CALIBRATED = "ap2-calibrated"
+"""The name of AP2 with a calibration."""
 
 Method = str | tuple[str, Mapping[str, Any] | Callable[..., Any]]
 """A name; or a name with options of `propagate`, or with a function that takes and gives what `propagate` does."""

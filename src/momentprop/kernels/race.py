@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.fuse import Moments, Partials, differentiable
-from momentprop.kernels.nodes import GUMBEL, SQRT_2, SQRT_2PI, Rule, hermite
+from momentprop.kernels.nodes import GUMBEL, SQRT_2, SQRT_2PI, Nodes, hermite
 from momentprop.kernels.stretch import Stretch, stretch
 from momentprop.kernels.sums import total
 from momentprop.kernels.tails import erfc, standardize
@@ -27,8 +27,8 @@ from momentprop.kernels.tails import erfc, standardize
 class Precision(NamedTuple):
     """The quadratures of a runner."""
 
-    over_value: Rule
-    over_noise: Rule
+    over_value: Nodes
+    over_noise: Nodes
     wide: float  # standard deviation above which the expectation is over the noise instead of over X
     wide_behind: float  # the same for a runner that is behind, of which only the tail matters
 
@@ -91,7 +91,7 @@ def _run(gap: Tensor, variance: Tensor, ratios: int, precision: Precision) -> Ru
     return narrow.where(sigma <= torch.where(gap < _BEHIND, precision.wide_behind, precision.wide), wide)
 
 
-def _narrow(gap: Tensor, sigma: Tensor, ratios: int, nodes: Rule) -> Runner:
+def _narrow(gap: Tensor, sigma: Tensor, ratios: int, nodes: Nodes) -> Runner:
     """Gauss-Hermite over X. Powers of e^m are factored out, so that nothing underflows on the right."""
     level = gap.clamp(max=25.0)  # beyond, every A_k is zero
     scale = level.exp()
@@ -109,7 +109,7 @@ def _narrow(gap: Tensor, sigma: Tensor, ratios: int, nodes: Rule) -> Runner:
     return Runner(beyond, level + first.log(), [scale**k * sums[k] / first for k in range(1, len(sums))])
 
 
-def _wide(gap: Tensor, sigma: Tensor, ratios: int, nodes: Rule) -> Runner:
+def _wide(gap: Tensor, sigma: Tensor, ratios: int, nodes: Nodes) -> Runner:
     r"""Over the noise; where the runner is far behind, by $A_{k+1}(m) = e^{m + v/2} A_k(m + v)$, which is exact.
 
     So $A_{k+1}/A_k$ at $m$ is the hazard $A_1/A_0$ at $m + kv$.
@@ -127,7 +127,7 @@ def _wide(gap: Tensor, sigma: Tensor, ratios: int, nodes: Rule) -> Runner:
     return far.where(gap < -variance, near)
 
 
-def _over_noise(gap: Tensor, sigma: Tensor, ratios: int, nodes: Rule) -> Runner:
+def _over_noise(gap: Tensor, sigma: Tensor, ratios: int, nodes: Nodes) -> Runner:
     """Gauss quadrature over G, where X lends its smoothness."""
     inverse = 1 / sigma
     a, rate = gap * inverse, gap * inverse * inverse

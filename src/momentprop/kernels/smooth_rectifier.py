@@ -1,6 +1,6 @@
 r"""Units that tend to 0 on the left and to $x$ on the right, smoothly: quadrature about the mean, and a remainder.
 
-For small variances see `kernels.centred`. For large ones the unit is the rectifier, which has a closed form, and a
+For small variances see `kernels.hermite`. For large ones the unit is the rectifier, which has a closed form, and a
 remainder that decays: with $x_+ = \max(x, 0)$, $r(x) = f(x) - x_+$ and the density $p$ of $X$,
 $\mu' = E X_+ + R$ and $\sigma'^2 = \mathrm{Var} X_+ + C - R\,(2E X_+ + R)$,
 where $R = \int r(x)\,p(x)\,dx$ and $C = \int (f(x)^2 - x_+^2)\,p(x)\,dx$.
@@ -14,11 +14,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from momentprop.kernels.centred import Local, centred
 from momentprop.kernels.compose import chosen
 from momentprop.kernels.fuse import Moments, Partials
+from momentprop.kernels.hermite import Local, centred
 from momentprop.kernels.hinge import hinge
-from momentprop.kernels.nodes import SQRT_2PI, Rule, discretized
+from momentprop.kernels.nodes import SQRT_2PI, Nodes, discretized
 from momentprop.kernels.sums import total
 
 Remainder = list[tuple[float, float, float]]
@@ -26,7 +26,7 @@ Remainder = list[tuple[float, float, float]]
 
 
 def smooth_rectifier(
-    mean: Tensor, variance: Tensor, value: Tensor, local: Local, reach: float, nodes: Rule, table: Remainder
+    mean: Tensor, variance: Tensor, value: Tensor, local: Local, reach: float, nodes: Nodes, table: Remainder
 ) -> Moments:
     r"""Moments by quadrature about the mean up to a deviation of `reach`, and with a remainder beyond.
 

@@ -93,7 +93,7 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     return result
 
 
-class Standard(NamedTuple):
+class Standardized(NamedTuple):
     r"""A normal variable in standard units, with the limits of zero variance taken."""
 
     sigma: Tensor
@@ -101,14 +101,14 @@ class Standard(NamedTuple):
     a: Tensor  # mean / sigma, and +-100 (or 0 for a mean of 0) where sigma = 0
 
 
-def standardize(mean: Tensor, variance: Tensor) -> Standard:
+def standardize(mean: Tensor, variance: Tensor) -> Standardized:
     r"""$\sigma$, $1/\sigma$ and $a = \mu/\sigma$ without division by zero or overflow, with finite derivatives."""
     certain = variance <= 0
     positive = torch.where(certain, 1.0, variance)
     sigma = torch.where(certain, 0.0, positive.sqrt())
     inverse = torch.where(certain, 0.0, positive.rsqrt())
     a = torch.where(certain, 100.0 * torch.sign(mean), (mean * inverse).clamp(-1e4, 1e4))
-    return Standard(sigma, inverse, a)
+    return Standardized(sigma, inverse, a)
 
 
 def expectation_below_zero(mean: Tensor, variance: Tensor, rate: float) -> Tensor:

@@ -7,7 +7,7 @@ from torch import nn
 from torch.distributions import Distribution
 
 from momentprop import functional
-from momentprop.functional.units import Gradient, LogisticMethod, as_gradient, as_method
+from momentprop.functional.stochastic_units import Gradient, LogisticMethod, as_gradient, as_method
 from momentprop.nn.noise import Noisy
 from momentprop.noise.named import standard
 

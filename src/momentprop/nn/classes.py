@@ -6,7 +6,7 @@ from torch import nn
 
 from momentprop import functional
 from momentprop.functional.posterior import PosteriorMethod
-from momentprop.functional.units import Gradient, as_gradient
+from momentprop.functional.stochastic_units import Gradient, as_gradient
 from momentprop.kernels.maximum import Method
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -98,7 +98,7 @@ def mapped(given: Any, move: Callable[[Tensor], Tensor]) -> Any:
 _Function = Callable[[Tensor], Tensor]
 
 
-class Standard(NamedTuple):
+class StandardNoise(NamedTuple):
     """A noise as `loc` plus `scale` times a noise of which these functions are known."""
 
     name: str
@@ -110,7 +110,7 @@ class Standard(NamedTuple):
     kinks: tuple[Any, ...] = ()  # where the distribution function is not smooth
 
 
-def standard(noise: Distribution, like: Any) -> Standard:
+def standard(noise: Distribution, like: Any) -> StandardNoise:
     """The noise in its own units, its parameters in the type and on the device of `like`."""
 
     def as_like(tensor: Tensor) -> Tensor:
@@ -118,11 +118,11 @@ def standard(noise: Distribution, like: Any) -> Standard:
 
     if isinstance(noise, Uniform):
         left, right = as_like(noise.low), as_like(noise.high)
-        return Standard("uniform", 0.5 * (left + right), right - left, *_UNIFORM, (-0.5, 0.5))
+        return StandardNoise("uniform", 0.5 * (left + right), right - left, *_UNIFORM, (-0.5, 0.5))
     for kind, name, functions in _CLOSED:
         if isinstance(noise, kind):
             parameters: Any = noise
-            return Standard(name, as_like(parameters.loc), as_like(parameters.scale), *functions)
+            return StandardNoise(name, as_like(parameters.loc), as_like(parameters.scale), *functions)
     loc, scale = as_like(noise.mean), as_like(noise.variance.sqrt())
     ends = [getattr(noise.support, name, None) for name in ("lower_bound", "upper_bound")]
     low, high = (None if end is None else as_like(torch.as_tensor(end)) for end in ends)
@@ -138,7 +138,7 @@ def standard(noise: Distribution, like: Any) -> Standard:
         return torch.logit(cdf(x), eps=math.exp(-LARGEST))
 
     kinks = tuple((end - loc) / scale for end in (low, high) if end is not None)
-    return Standard("other", loc, scale, cdf, quantile, position, kinks)
+    return StandardNoise("other", loc, scale, cdf, quantile, position, kinks)
 
 
 def _within(x: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:

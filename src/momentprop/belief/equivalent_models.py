@@ -18,7 +18,7 @@ from torch.distributions import Distribution
 
 from momentprop.belief.latent import Latent
 from momentprop.belief.network import BeliefNetwork
-from momentprop.belief.tails import log_density
+from momentprop.belief.noise_tails import log_density
 
 
 @dataclass(frozen=True)

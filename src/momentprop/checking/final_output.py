@@ -7,10 +7,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from momentprop.checking.watches import Histogram
+from momentprop.checking.accumulators import Histogram
 from momentprop.functional.posterior import class_posterior
 from momentprop.rules.reductions.softmax import MOST_RACING
-from momentprop.sampling import Moments
+from momentprop.sampling import RunningMoments
 from momentprop.values import Categorical, Certain, Estimate, Normal
 from momentprop.values.spread import Spread
 
@@ -31,7 +31,7 @@ class Probabilities:
 
 
 @dataclass
-class Shown:
+class ShownUnits:
     """Some output units of one input: histograms, moments, and where they are in the output."""
 
     input: int
@@ -49,7 +49,7 @@ class Shown:
         return self.input * self.step
 
 
-class Ending:
+class FinalOutput:
     """Takes up draws of the output that ends the network."""
 
     def __init__(self, values: Mapping[str, Any], name: str, classes: Classes, show: Sequence[int]) -> None:
@@ -58,8 +58,8 @@ class Ending:
         self.all_values = values
         self.values = {method: value for method, value in values.items() if isinstance(value, Spread | Certain)}
         self.are_probabilities: bool | None = None  # what the draws are, if not logits; the first one tells
-        self.softmax = Moments()
-        self.moments = Moments()
+        self.softmax = RunningMoments()
+        self.moments = RunningMoments()
         self._choose(first, [i for i in show if i < (first.shape[0] if first.ndim else 1)])
 
     def _choose(self, first: Any, inputs: Sequence[int]) -> None:
@@ -110,7 +110,7 @@ class Ending:
             log_q[name] = {figure: logits.reshape(-1, logits.shape[-1]).cpu() for figure, logits in found.items()}
         return Probabilities(truth.loc.cpu(), truth.variance.cpu(), log_q)
 
-    def shown(self) -> list[Shown]:
+    def shown(self) -> list[ShownUnits]:
         """The units that were chosen, input by input."""
         if not self.chosen:
             return []
@@ -120,7 +120,9 @@ class Ending:
         truth = _split(self.moments.estimate(torch.float64), sizes)
         values = {name: _split(self._at_index(value), sizes) for name, value in self.values.items()}
         return [
-            Shown(i, self.step, units, counts[k], center[k], width[k], truth[k], {m: v[k] for m, v in values.items()})
+            ShownUnits(
+                i, self.step, units, counts[k], center[k], width[k], truth[k], {m: v[k] for m, v in values.items()}
+            )
             for k, (i, units) in enumerate(self.chosen.items())
         ]
 

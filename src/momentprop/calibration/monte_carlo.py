@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from momentprop.calibration.operations import Counting, Paths, Place
-from momentprop.checking.measure import Call
-from momentprop.checking.ranks import batch_size
+from momentprop.checking.call import Call, batch_size
 from momentprop.propagate import Recording, may_vectorize, prepared
 from momentprop.sampling import chunks
 from momentprop.values import Sample
@@ -19,7 +18,7 @@ UNITS = 2**14
 """At most so many units of the result of an operation are looked at for each input."""
 
 
-class Picker:
+class PlacePicker:
     """Picks the same units of a place by every method: all channels of every input, and positions at random."""
 
     def __init__(self, inputs: int) -> None:
@@ -40,14 +39,14 @@ def _some(count: int, limit: int) -> list[int]:
     return sorted(random.Random(0).sample(range(count), limit))
 
 
-class Spread(NamedTuple):
+class UnitMoments(NamedTuple):
     """Mean and variance of picked units."""
 
     mean: Tensor
     variance: Tensor
 
 
-class _Running:
+class _RunningVariance:
     """Running mean and sum of squared deviations."""
 
     def __init__(self) -> None:
@@ -68,15 +67,15 @@ class _Running:
         self.mean += step * (count / total)
         self.count = total
 
-    def result(self) -> Spread:
+    def result(self) -> UnitMoments:
         """The mean and the unbiased variance."""
-        return Spread(self.mean, self.squares / (self.count - 1))
+        return UnitMoments(self.mean, self.squares / (self.count - 1))
 
 
 class _Picked(Counting):
     """Picks the units of the places that are asked for."""
 
-    def __init__(self, paths: Paths, places: Sequence[Place], picker: Picker) -> None:
+    def __init__(self, paths: Paths, places: Sequence[Place], picker: PlacePicker) -> None:
         super().__init__(paths)
         self.wanted = {(place.path, place.op, place.call): place for place in places if place.corrected}
         self.picker = picker
@@ -96,12 +95,12 @@ class _Picked(Counting):
             self.found[place] = self.picker(place, result.loc).clone()  # which the model may overwrite
 
 
-def drawn(call: Call, places: Sequence[Place], samples: int, title: str) -> dict[Place, Spread]:
+def drawn(call: Call, places: Sequence[Place], samples: int, title: str) -> dict[Place, UnitMoments]:
     """Moments of the picked units of all places, from draws of the noise of one batch."""
     recording = Recording(call.model, Sample, False)
-    running: dict[Place, _Running] = {}
+    running: dict[Place, _RunningVariance] = {}
     with torch.no_grad(), Paths(call.model) as paths:
-        watch = _Picked(paths, places, Picker(batch_size(call)))
+        watch = _Picked(paths, places, PlacePicker(batch_size(call)))
         noise = prepared(
             call.model, call.args, call.kwargs, Sample, recording, seed=call.seed, **call.noise, watcher=watch
         )
@@ -113,5 +112,5 @@ def drawn(call: Call, places: Sequence[Place], samples: int, title: str) -> dict
 
             for found in chunks(draw, samples, together=may_vectorize(call.model), title=title):
                 for place, draws in zip(watch.found, found, strict=True):
-                    running.setdefault(place, _Running()).add(draws)
+                    running.setdefault(place, _RunningVariance()).add(draws)
     return {place: moments.result() for place, moments in running.items()}

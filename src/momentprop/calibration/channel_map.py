@@ -29,7 +29,7 @@ GAIN = 0.01
 _RIDGES = [10.0 ** (k / 2) for k in range(-8, 5)]
 
 
-class Map(NamedTuple):
+class ChannelMap(NamedTuple):
     """The matrices $V$ and $U^T$, of shape (rank, channels), where the rank may be 0, and a constant to be added."""
 
     down: Tensor
@@ -53,13 +53,13 @@ class _Sums(NamedTuple):
         return float(self.square - explained)
 
 
-def nothing(like: Tensor) -> Map:
+def nothing(like: Tensor) -> ChannelMap:
     """The map of rank 0 for units of shape (rows, channels, positions)."""
     empty = like.new_zeros(0, like.shape[1], dtype=torch.float64)
-    return Map(empty, empty, empty.sum(0))
+    return ChannelMap(empty, empty, empty.sum(0))
 
 
-def fit(columns: Sequence[tuple[Tensor, Tensor, Tensor]], reduce: Reduce) -> Map:
+def fit(columns: Sequence[tuple[Tensor, Tensor, Tensor]], reduce: Reduce) -> ChannelMap:
     """Fit a map to the logarithms of variances, what is left to explain, and which units count, batch by batch.
 
     All have the shape (rows, channels, positions). A unit that does not count is taken as an average one.
@@ -76,7 +76,7 @@ def fit(columns: Sequence[tuple[Tensor, Tensor, Tensor]], reduce: Reduce) -> Map
     if not losses[best] < (1 - GAIN) * float(held.square):
         return nothing(first)
     down, up = _reduced(_path(both)[best], both, scale)
-    return Map(down, up, -(down @ center) @ up)
+    return ChannelMap(down, up, -(down @ center) @ up)
 
 
 def _center(columns: Sequence[tuple[Tensor, Tensor, Tensor]], reduce: Reduce) -> Tensor:

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from momentprop.calibration.calibration import FAMILIES, Calibration, Noise, Quality, dropout_acts
-from momentprop.calibration.factors import COUNT, Features
+from momentprop.calibration.corrections import COUNT, Features
 from momentprop.calibration.fingerprint import Fingerprint
-from momentprop.calibration.fit import Fitted, at_level, summed, survey
-from momentprop.checking.measure import Call
-from momentprop.checking.ranks import batch_size, share
+from momentprop.calibration.fit import PlaceFit, at_level, summed, survey
+from momentprop.checking.call import Call, batch_size
+from momentprop.checking.ranks import share
 from momentprop.propagate import Family, may_vectorize
 from momentprop.values import Value
 
@@ -178,7 +178,7 @@ def _like_weights(inputs: Tensor, model: Callable[..., Any]) -> Tensor:
     return next((inputs.to(weight) for weight in weights if weight.is_floating_point()), inputs)
 
 
-def together(fits: Sequence[Fitted]) -> Tensor:
+def together(fits: Sequence[PlaceFit]) -> Tensor:
     """The numbers of a place at all levels, shape (levels, numbers, channels).
 
     So that exponents are interpolated if the numbers are, every level has the ways down of all levels, and leads up
@@ -191,7 +191,7 @@ def together(fits: Sequence[Fitted]) -> Tensor:
     return torch.stack([torch.cat((fit.numbers, down, up)) for fit, up in zip(fits, ups, strict=True)])
 
 
-def _quality(fitted: Fitted, level: float) -> Quality:
+def _quality(fitted: PlaceFit, level: float) -> Quality:
     return Quality(level, fitted.factors, fitted.before, fitted.after)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.sampling import Moments
+from momentprop.sampling import RunningMoments
 from momentprop.values import Estimate
 from momentprop.values.spread import Spread
 
@@ -21,11 +21,11 @@ FINE_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 """Those of the model's output."""
 
 
-class UnitWatch:
+class UnitAccumulator:
     """Running moments of units, and how often they fall into the intervals of every method that has some."""
 
     def __init__(self, values: Mapping[str, Any], levels: Sequence[float] = LEVELS) -> None:
-        self.moments = Moments()
+        self.moments = RunningMoments()
         self.levels = levels
         self.coverages = {name: Coverage(value, levels) for name, value in values.items() if isinstance(value, Spread)}
 

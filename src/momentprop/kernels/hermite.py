@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.fuse import Moments, Partials
-from momentprop.kernels.nodes import Rule
+from momentprop.kernels.nodes import Nodes
 from momentprop.kernels.sums import Terms, total
 
 Derivatives = Callable[[], tuple[Tensor, Tensor]]
@@ -19,7 +19,7 @@ Local = Callable[[Tensor, bool], Change]
 """The change for an offset $d$ from the mean and for its sign, `True` where it is positive."""
 
 
-def centred(value: Tensor, local: Local, variance: Tensor, rule: Rule) -> Moments:
+def centred(value: Tensor, local: Local, variance: Tensor, rule: Nodes) -> Moments:
     r"""Moments of $f(X)$ from the `value` $f(\mu)$ and the changes about it at the nodes of a Gauss-Hermite `rule`.
 
     With $D = f(X) - f(\mu)$ the derivatives are $E f'$, $E f''/2$, $2(E[Df'] - E[D]\,E f')$ and

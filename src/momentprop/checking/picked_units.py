@@ -32,7 +32,7 @@ def leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from ((f"{name}[{index}]", value) for index, value in enumerate(values))
 
 
-class Picker:
+class UnitPicker:
     """Picks at most `limit` units of every output, at random but always the same ones of outputs of one size."""
 
     def __init__(self, limit: int | None) -> None:

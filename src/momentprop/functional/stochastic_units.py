@@ -35,7 +35,7 @@ def as_gradient(name: str) -> Gradient:
 
 
 def as_method(name: str, noise: str) -> LogisticMethod:
-    """The name of a method for a binary unit, checked; `noise` is what `noises.standard` calls the noise."""
+    """The name of a method for a binary unit, checked; `noise` is what `noise.named.standard` calls the noise."""
     if name not in get_args(LogisticMethod):
         raise ValueError(f"unknown method {name!r}; choose one of {', '.join(get_args(LogisticMethod))}")
     if noise != "logistic" and name in ("pea", "mackay"):

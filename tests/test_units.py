@@ -16,9 +16,9 @@ from torch.distributions import Bernoulli, Cauchy, Distribution, Exponential, Ga
 from torch.distributions import Normal as NormalDistribution
 
 from momentprop import Categorical, Fitted, Logistic, Mean, Normal, Sample, functional, paper, propagate
-from momentprop.noise import named as noises
 from momentprop.distributions import GumbelDistribution, LogisticDistribution
 from momentprop.nn import LogisticBernoulli, ScoreFunction
+from momentprop.noise import named as noises
 
 NAMES = ("logistic", "normal", "uniform", "laplace", "gumbel")
 # a noise, the same in scipy, and the kinks of its distribution function

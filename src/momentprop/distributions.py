@@ -10,7 +10,8 @@ from torch.distributions.utils import broadcast_all
 
 LOGISTIC_VARIANCE = math.pi**2 / 3
 r"""Variance of the standard logistic distribution, the paper's $\sigma_S^2$."""
-_EULER = 0.5772156649015329  # the mean of the standard Gumbel distribution
+EULER = 0.5772156649015329
+r"""Euler's constant $\gamma$, the mean of the standard Gumbel distribution."""
 
 
 class _LocationScale(Distribution):
@@ -78,7 +79,7 @@ class GumbelDistribution(_LocationScale):
     @property
     def mean(self) -> Tensor:
         r"""The mean, $\mathrm{loc} + \gamma\,\mathrm{scale}$ with Euler's constant $\gamma$."""
-        return self.loc + _EULER * self.scale
+        return self.loc + EULER * self.scale
 
     @property
     def variance(self) -> Tensor:

@@ -70,25 +70,25 @@ def unit_view(unit: nn.Module) -> View:
 
 
 @unit_view.register
-def _(unit: units.StochasticBinary) -> View:
+def _view_of_binary(unit: units.StochasticBinary) -> View:
     return Step(unit.low, unit.high), unit.noise
 
 
 @unit_view.register
-def _(unit: units.Heaviside) -> View:
+def _view_of_threshold(unit: units.Heaviside) -> View:
     return Step(unit.low, unit.high), None
 
 
 @unit_view.register
-def _(unit: units.NoisyActivation) -> View:
+def _view_of_activation(unit: units.NoisyActivation) -> View:
     return unit.function, unit.noise
 
 
 @unit_view.register
-def _(unit: units.GaussianNoise) -> View:
+def _view_of_gaussian_noise(unit: units.GaussianNoise) -> View:
     return identity, Normal(0.0, unit.std, validate_args=False)
 
 
 @unit_view.register
-def _(unit: units.AdditiveNoise) -> View:
+def _view_of_additive_noise(unit: units.AdditiveNoise) -> View:
     return identity, negated(unit.noise)

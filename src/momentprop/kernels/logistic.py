@@ -83,11 +83,6 @@ def bernoulli_logistic(mean: Tensor, variance: Tensor) -> Moments:
     return Moments(torch.where(positive, 1 - tail, tail), tail * (1 - tail), partials)
 
 
-def logistic_mean(mean: Tensor, variance: Tensor) -> Tensor:
-    r"""$E\,S(X)$ to 2e-7, relative to its smaller tail too; smooth, also at zero variance."""
-    return bernoulli_logistic(mean, variance).mean
-
-
 def logistic_jump(start: tuple[Tensor, Tensor], end: tuple[Tensor, Tensor], change: Tensor, upward: bool) -> Tensor:
     r"""$S(y + \delta) - S(y)$ to full relative accuracy.
 

@@ -12,13 +12,13 @@ import math
 import torch
 from torch import Tensor
 
+from momentprop.distributions import EULER
 from momentprop.kernels.constants import constant
 from momentprop.kernels.fuse import Moments
 from momentprop.kernels.nodes import legendre
 from momentprop.kernels.race import FINE, finish, tracked
 from momentprop.kernels.softmax import present, step
 
-_EULER = 0.5772156649015329  # the mean of the noise
 _NODES = tuple(zip(*legendre(24), strict=True))
 _NEARLY_CERTAIN = 0.02
 _MOST = 8.0  # variance from which on only the race is right; it keeps what is not used finite
@@ -49,13 +49,13 @@ def _race(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tensor, Tenso
     alone = log_below.take_along_dim(lead.unsqueeze(-2), -1).squeeze(-1)
     first, second = _integrals(log_below.sum(-1), offset, weight * slope)
     first_alone, second_alone = _integrals(alone, offset, weight * slope)
-    known = (mean.take_along_dim(lead, -1) - start).squeeze(-1) + _EULER
+    known = (mean.take_along_dim(lead, -1) - start).squeeze(-1) + EULER
     spread = variance.take_along_dim(lead, -1).squeeze(-1) + math.pi**2 / 6
     under_way = step((-alone[..., 0].detach() - 11) / 4)  # the race begins at 15 and more
     first = first + under_way * (known - first_alone)
     second = second + under_way * (known * known + spread - second_alone)
     # by rounding the difference can be negative where the result is nearly certain
-    return start.squeeze(-1) + first - _EULER, (second - first * first - math.pi**2 / 6).clamp(min=0.0)
+    return start.squeeze(-1) + first - EULER, (second - first * first - math.pi**2 / 6).clamp(min=0.0)
 
 
 def _integrals(log_below: Tensor, offset: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.fuse import Moments
+from momentprop.kernels.polynomial import polynomial
 from momentprop.kernels.sums import total
 
 # Columns: node, weight for e^{-s}, weight for s^{-1/2} e^{-s} / sqrt(pi). The nodes are the zeros of the polynomial
@@ -180,16 +181,9 @@ def root_mean_square(mean: Tensor, variance: Tensor, *, centred: bool) -> Moment
     known = scale > 0
     scale = torch.where(known, scale, 1.0)
     excess = spread / (scale * scale)
-    share = excess * _polynomial(_ROOT_P, excess) / _polynomial(_ROOT_Q, excess)
+    share = excess * polynomial(_ROOT_P, excess) / polynomial(_ROOT_Q, excess)
     root = torch.sqrt(unit) * torch.where(known, torch.sqrt(scale * (1 - share)), 0.0)
     return Moments(root, unit * torch.where(known, scale * share, 0.0))
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
-    result = torch.full_like(x, coefficients[-1])
-    for coefficient in reversed(coefficients[:-1]):
-        result = coefficient + x * result
-    return result
 
 
 def _average(x: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from momentprop.distributions import EULER
 from momentprop.kernels.fuse import Moments, Partials, differentiable
 from momentprop.kernels.nodes import GUMBEL, SQRT_2, SQRT_2PI, Nodes, hermite
 from momentprop.kernels.stretch import Stretch, stretch
@@ -192,7 +193,7 @@ def tracked(mean: Tensor, variance: Tensor, depth: float, rest: float) -> tuple[
 def _interval(mean: Tensor, variance: Tensor, depth: float, rest: float) -> tuple[Tensor, Tensor]:
     left = (variance + 0.6).sqrt()
     right = (variance + math.pi**2 / 6).sqrt()
-    middle = mean + 0.5772156649015329  # the mean of the noise
+    middle = mean + EULER  # the mean of the noise
 
     def is_early(t: Tensor) -> Tensor:
         below: Tensor = 0.5 * erfc((mean + 0.3 - t) / (left * SQRT_2))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from momentprop.kernels.fuse import exporting
 from momentprop.kernels.nodes import SQRT_2, SQRT_2PI
+from momentprop.kernels.polynomial import polynomial
 
 _P32 = (1.25331415383465382, 0.791413609796140482, 0.255778971958275472, 0.0469223618067618307, 0.00440390086165148358)
 _Q32 = (
@@ -81,16 +82,9 @@ def _last(x: Tensor) -> float:
 
 def _h(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     p, q = (_P64, _Q64) if x.dtype == torch.float64 else (_P32, _Q32)
-    h2 = _polynomial(p, x) / _polynomial(q, x)
+    h2 = polynomial(p, x) / polynomial(q, x)
     h1 = (1 - x * h2) / (1 + x * x)  # x h2 < 0.32, so nothing cancels
     return h2 + x * h1, h1, h2
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
-    result = torch.full_like(x, coefficients[-1])
-    for coefficient in coefficients[-2::-1]:
-        result = result * x + coefficient
-    return result
 
 
 class Standardized(NamedTuple):

@@ -1,4 +1,4 @@
-r"""The latent variable of a layer: reads $X = f(A x - Z)$ off a torch module, and makes the module again."""
+r"""The latent variable of a layer: reads $X = f(A x - Z)$ from a torch module, and builds the module again."""
 
 from dataclasses import dataclass
 from functools import singledispatch
@@ -15,7 +15,7 @@ from momentprop.functional.noise import draw_like
 
 @dataclass(frozen=True)
 class Latent:
-    r"""A layer $X = f(A x - Z)$: an affine map $A$, a function $f$ and noise $Z$ (None: there is none)."""
+    r"""A layer $X = f(A x - Z)$: an affine map $A$, a function $f$ and noise $Z$, or None."""
 
     affine: nn.Module
     function: Function
@@ -23,13 +23,13 @@ class Latent:
 
     @classmethod
     def of(cls, layer: nn.Module) -> "Latent":
-        """Read a layer, which is a unit of `momentprop.nn` or a `Sequential` that ends in one."""
+        """Read a layer: a unit of `momentprop.nn`, or a `Sequential` that ends in one."""
         *before, unit = layer if isinstance(layer, nn.Sequential) else [layer]
         return cls(before[0] if len(before) == 1 else nn.Sequential(*before), *unit_view(unit))
 
     @property
     def step(self) -> Step | None:
-        """The function of a binary layer, which says what its states are."""
+        """The function of a binary layer, which determines its states."""
         return self.function if isinstance(self.function, Step) else None
 
     def given(self, state: Tensor) -> Conditional:
@@ -62,7 +62,7 @@ View = tuple[Function, Distribution | None]
 
 @singledispatch
 def unit_view(unit: nn.Module) -> View:
-    """The function and the noise of a unit; `unit_view.register` teaches it another class of units."""
+    """The function and the noise of a unit; `unit_view.register` adds another class of units."""
     raise TypeError(
         f"a {type(unit).__name__} is not known to be f(a - Z) for some noise Z: end the layer in a unit of "
         "`momentprop.nn`, or use `.sample` or `.propagate`, which take any layer"

@@ -1,4 +1,4 @@
-"""Calibration: corrections of AP2 that a few inputs and draws tell, for deep networks."""
+"""Calibration: corrections of AP2 for deep networks, fitted to a few inputs and draws."""
 
 from momentprop.calibration.calibrate import calibrate as calibrate
 from momentprop.calibration.calibrated_module import Calibrated as Calibrated

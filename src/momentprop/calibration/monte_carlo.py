@@ -1,4 +1,4 @@
-"""The moments of units at mixing operations by Monte Carlo, of a part of the units of each."""
+"""Monte Carlo moments at mixing operations, for some of the units of each."""
 
 import functools
 import random
@@ -15,11 +15,11 @@ from momentprop.sampling import chunks
 from momentprop.values import Sample
 
 UNITS = 2**14
-"""At most so many units of the result of an operation are looked at for each input."""
+"""The largest number of units measured of an operation's result, for each input."""
 
 
 class PlacePicker:
-    """Picks the same units of a place by every method: all channels of every input, and positions at random."""
+    """Picks the same units of a place for every method: all channels of every input, at random positions."""
 
     def __init__(self, inputs: int) -> None:
         self.inputs = inputs
@@ -35,7 +35,7 @@ class PlacePicker:
 
 @functools.cache
 def _some(count: int, limit: int) -> list[int]:
-    """Indices picked at random, always the same ones; not by torch, which under `vmap` picks others for every draw."""
+    """Random indices, always the same; not from torch, which under `vmap` picks others for every draw."""
     return sorted(random.Random(0).sample(range(count), limit))
 
 
@@ -55,7 +55,7 @@ class _RunningVariance:
         self.squares: Tensor = torch.zeros(())
 
     def add(self, draws: Tensor) -> None:
-        """Take up draws stacked along the first dimension."""
+        """Add draws, stacked along the first dimension."""
         count = len(draws)
         draws = draws.to(torch.promote_types(draws.dtype, torch.float32))
         variance, mean = torch.var_mean(draws, 0, correction=0)
@@ -73,7 +73,7 @@ class _RunningVariance:
 
 
 class _Picked(Counting):
-    """Picks the units of the places that are asked for."""
+    """Picks units at the wanted places."""
 
     def __init__(self, paths: Paths, places: Sequence[Place], picker: PlacePicker) -> None:
         super().__init__(paths)
@@ -92,11 +92,11 @@ class _Picked(Counting):
         if place is not None:
             if place.shape(result.loc) is None:
                 raise ValueError(f"the result of {place} has another shape in draws: {tuple(result.shape)}")
-            self.found[place] = self.picker(place, result.loc).clone()  # which the model may overwrite
+            self.found[place] = self.picker(place, result.loc).clone()  # the model may overwrite the original
 
 
 def drawn(call: Call, places: Sequence[Place], samples: int, title: str) -> dict[Place, UnitMoments]:
-    """Moments of the picked units of all places, from draws of the noise of one batch."""
+    """Moments of the picked units of all places, from draws for one batch."""
     recording = Recording(call.model, Sample, False)
     running: dict[Place, _RunningVariance] = {}
     with torch.no_grad(), Paths(call.model) as paths:

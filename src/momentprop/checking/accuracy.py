@@ -1,4 +1,4 @@
-"""The figures of every module, from what was measured."""
+"""Turns measurements into the figures of every module."""
 
 import math
 from typing import Any
@@ -88,6 +88,6 @@ def _percent(level: float) -> str:
 
 
 def same_units(one: Measured, other: Measured) -> bool:
-    """Whether two outputs are one: all draws had the same moments."""
+    """Whether two outputs are the same: all draws have the same moments."""
     pairs: list[tuple[Any, Any]] = [(one.truth.loc, other.truth.loc), (one.truth.variance, other.truth.variance)]
     return one.truth.loc.shape == other.truth.loc.shape and all(torch.equal(*pair) for pair in pairs)

@@ -28,7 +28,7 @@ class Call:
 
     @property
     def has_modules(self) -> bool:
-        """Whether there are modules to look into."""
+        """Whether the model has modules to look into."""
         return isinstance(self.model, nn.Module)
 
     def by(self, method: Callable[..., Any], record: bool = False) -> Any:
@@ -36,7 +36,7 @@ class Call:
         return method(self.model, *self.args, **self.kwargs, **self.noise, seed=self.seed, record=record)
 
     def plain(self) -> Any:
-        """Run the model as it is."""
+        """Run the model itself."""
         return self.model(*self.args, **self.kwargs)
 
 

@@ -8,7 +8,7 @@ from momentprop.checking.results import SAMPLED, Accuracy, Example, ModuleAccura
 from momentprop.checking.svg import WIDTH, Markup, Scale
 
 _ROW = 16
-_LETTERS = 21  # of a name; longer ones lose their beginning
+_LETTERS = 21  # longer names lose their beginning
 
 
 def _column(names: Iterable[str]) -> float:
@@ -22,7 +22,7 @@ def means(report: Results) -> Markup:
 
 
 def deviations(report: Results) -> Markup:
-    """`eps_std` at every module, with what draws cannot tell from 1 shaded."""
+    """`eps_std` at every module, shaded where the draws cannot tell it from 1."""
     return _by_module(report, "eps_std", lambda floor: (1 / (floor.eps_std or 1.0), floor.eps_std or 1.0))
 
 
@@ -52,12 +52,12 @@ def _by_module(report: Results, figure: str, band: Callable[[Accuracy], tuple[fl
 
 
 def _shift(number: int, methods: Sequence[str]) -> float:
-    """How far below the middle of a row the mark of a method lies, so that equal ones can be seen."""
+    """The offset of a method's mark from the middle of its row, so that equal marks stay visible."""
     return (number - (len(methods) - 1) / 2) * min(4, 10 / len(methods))
 
 
 def _numbers(module: ModuleAccuracy, figure: str) -> dict[str, float]:
-    """A figure of every method that has it, if it can be shown on a logarithmic scale."""
+    """The figure of each method that has one and whose value fits a logarithmic scale."""
     found = {method: getattr(accuracy, figure) for method, accuracy in module.methods.items()}
     return {method: x for method, x in found.items() if x}
 
@@ -75,7 +75,7 @@ def _grid(scale: Scale, top: float, bottom: float) -> Markup:
 
 
 def unit(shown: Unit, methods: Sequence[str]) -> Markup:
-    """The histogram of an output unit, a line where a method tells a mean, a bell where it also tells a deviation."""
+    """The histogram of an output unit, with a line for a method's mean, or a bell if it also has a deviation."""
     width, height, base = 170, 112, 96
     told = [(methods.index(name), *moments) for name, moments in shown.moments.items()]
     bars = _coarse(shown)
@@ -102,7 +102,7 @@ def unit(shown: Unit, methods: Sequence[str]) -> Markup:
 
 
 def _coarse(shown: Unit, most: int = 32) -> list[tuple[float, float, int]]:
-    """The histogram with at most so many bins, each with its ends."""
+    """The histogram with at most `most` bins, each with its ends."""
     step = math.ceil(len(shown.counts) / most)
     return [
         (shown.start + i * shown.width, shown.start + (i + step) * shown.width, sum(shown.counts[i : i + step]))
@@ -156,7 +156,7 @@ def _told(shown: Unit, method: str, probability: float) -> str:
 
 
 def cost(report: Results) -> Markup:
-    """What every method costs in forward passes, and how many draws it is worth, on one scale of passes."""
+    """The cost of every method in forward passes and the draws it is worth, on one scale."""
     rows = [row for name in report.methods for row in _cost_rows(report, name)]
     most = max([report.samples, *(count for _, count, *_ in rows)])
     left = _column(label for label, *_ in rows)
@@ -188,7 +188,7 @@ def _cost_rows(report: Results, name: str) -> list[tuple[str, float, str, str]]:
 
 
 def reliability(report: Results) -> Markup:
-    """How many draws the intervals of each method hold, against how many they should."""
+    """The share of draws inside each method's intervals, against the nominal share."""
     side, left, bottom = 250, 44, 264
     x, y = Scale(0, 1, left, left + side), Scale(0, 1, bottom, bottom - side)
     levels = sorted((float(level) / 100 for level in report.floor_at_output.coverage), key=float)

@@ -1,7 +1,7 @@
 """Numbers and names as a report writes them."""
 
 NONE = "–"
-"""Stands for a number that there is none of."""
+"""The sign for a missing number."""
 
 
 def number(x: float | None, digits: int = 2) -> str:
@@ -38,7 +38,7 @@ def worth(count: float | None, samples: int) -> str:
 
 
 def brief_worth(count: float | None, samples: int) -> str:
-    """The same with signs in the place of words."""
+    """As `worth`, with signs in place of words."""
     return worth(count, samples).replace("more than ", "> ").replace("less than ", "< ")
 
 
@@ -56,5 +56,5 @@ def factor(x: float, floor: float) -> str:
 
 
 def code(name: str) -> str:
-    """A name as code in a Markdown table, whatever characters it has."""
+    """A name as code in a Markdown table, with special characters escaped."""
     return "`" + name.replace("`", "'").replace("|", "\\|").replace("\n", " ") + "`" if name else ""

@@ -1,4 +1,4 @@
-"""A report as one HTML page: no script, nothing from the network, readable on a phone, on paper and in the dark."""
+"""A report as one HTML page: without scripts or external files, readable on a phone, on paper and in dark mode."""
 
 from collections.abc import Sequence
 from importlib import resources
@@ -54,7 +54,7 @@ def _header(report: Results) -> Markup:
 
 
 def tiles(report: Results) -> Markup:
-    """The figures at the output that matter most, in large letters."""
+    """The most important figures at the output, in large letters."""
     found, name = report.at_output(report.chief), report.chief
     told = [
         (formatting.number(found.eps_mean), "error of the means", "in standard deviations (eps_mean); 0 is exact"),
@@ -86,7 +86,7 @@ def _outputs(report: Results) -> Markup:
 
 
 def output_units(example: Example, methods: Sequence[str]) -> Markup:
-    """The output units of an input: histograms of the draws, with what each method tells."""
+    """The output units of an input: histograms of the draws, with the moments by each method."""
     picture = [element("img", src=example.picture, alt=example.name)] if example.picture else []
     title = element("h3", *picture, example.name)
     return element("article", title, element("div", *(charts.unit(u, methods) for u in example.units), class_="units"))
@@ -137,7 +137,7 @@ def _footer(report: Results) -> Markup:
 
 
 def section(title: str, note: str, *content: Markup) -> Markup:
-    """A part of a page with a heading, and a sentence about it."""
+    """A part of a page with a heading and a note."""
     notes = [element("p", note, class_="note")] if note else []
     return element("section", element("h2", title), *notes, *content)
 
@@ -148,7 +148,7 @@ def figure(chart: Markup, caption: str) -> Markup:
 
 
 def legend(methods: Sequence[str], drawn: str | None = None) -> Markup:
-    """Which mark is which method."""
+    """Explains the mark of each method."""
     entries = [element("span", _key(i), name) for i, name in enumerate(methods)]
     if drawn is not None:
         entries.insert(0, element("span", element("i", class_="swatch"), drawn, title=SAMPLED))
@@ -160,7 +160,7 @@ def _key(number: int) -> Markup:
 
 
 def table(content: Table) -> Markup:
-    """A table that scrolls sideways where it is too wide."""
+    """A table that scrolls sideways if it is too wide."""
     head, rows = content
     top = element("tr", *(element("th", cell, scope="col") for cell in head))
     body = [
@@ -171,6 +171,6 @@ def table(content: Table) -> Markup:
 
 
 def prose(text: str) -> Markup:
-    """A sentence with what is in backticks as code."""
+    """A sentence with the text in backticks as code."""
     parts = text.split("`")
     return join([element("code" if i % 2 else "span", part) for i, part in enumerate(parts) if part])

@@ -1,4 +1,4 @@
-"""Run every method and a stream of draws on a model, and keep of them what the figures need."""
+"""Runs every method and a stream of draws on a model, and keeps what the figures need."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from momentprop.values.spread import Spread
 
 @dataclass
 class Measured:
-    """The picked units of an output: by draws, by methods, and how many draws each interval of a method holds."""
+    """The picked units of an output by draws and by methods, with the number of draws inside each interval."""
 
-    path: str  # of the module
+    path: str  # the path of the module
     shape: tuple[int, ...]
     dtype: torch.dtype
     truth: Estimate
@@ -32,7 +32,7 @@ class Measured:
 
 @dataclass
 class Measurement:
-    """All outputs by name, the class probabilities and the units that are shown of the one that ends the network."""
+    """All outputs by name, and the class probabilities and shown units of the final output."""
 
     modules: dict[str, Measured]
     probabilities: Probabilities | None
@@ -88,7 +88,7 @@ def _by_method(call: Call, method: Callable[..., Any], picker: UnitPicker) -> tu
 
 
 def _draws(call: Call, picker: UnitPicker, end: str, samples: int) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-    """Draws, stacked: the picked units of all outputs by name, and in full the output that ends the network."""
+    """Stacked draws: the picked units of all outputs by name, and the whole final output."""
     recording = Recording(call.model, Sample, call.has_modules, picker)
     names: list[str] = []
     with prepared(call.model, call.args, call.kwargs, Sample, recording, seed=call.seed, **call.noise) as run:
@@ -105,14 +105,14 @@ def _draws(call: Call, picker: UnitPicker, end: str, samples: int) -> Iterator[t
 
 
 def _end(outputs: Mapping[str, Any]) -> str:
-    """The name of the output that ends the network: that of the logits, or the first one."""
+    """The name of the final output: the logits, or the first one."""
     if not outputs:
         raise ValueError("the output of the model has no floating-point tensor to check")
     return next((name for name in outputs if name.endswith(".logits")), next(iter(outputs)))
 
 
 def _comparable(flat: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
-    """The units of an output by every method that tells their means; a class posterior does not."""
+    """The units of an output by every method that has their means; a class posterior has none."""
     found = {method: units[name] for method, units in flat.items() if name in units}
     return {method: value for method, value in found.items() if isinstance(value, Spread | Certain)}
 

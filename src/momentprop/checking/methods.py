@@ -1,4 +1,4 @@
-"""The methods that are compared, each a function with the interface of `propagate`."""
+"""The methods to compare, each a function with the interface of `propagate`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ CALIBRATED = "ap2-calibrated"
 """The name of AP2 with a calibration."""
 
 Method = str | tuple[str, Mapping[str, Any] | Callable[..., Any]]
-"""A name; or a name with options of `propagate`, or with a function that takes and gives what `propagate` does."""
+"""A name; or a name with options for `propagate`, or with a function that takes and returns what `propagate` does."""
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "ap1": {"method": "ap1"},
@@ -23,7 +23,7 @@ _PASSES = {"ap1": 1, **dict.fromkeys(("ap2", "ap2-normal", "ap2-logistic", "ap2-
 
 
 def functions(methods: Sequence[Method], calibration: Any = None) -> dict[str, Callable[..., Any]]:
-    """The methods by name; with a calibration, calibrated AP2 is one more."""
+    """The methods by name; a calibration adds calibrated AP2."""
     if isinstance(methods, str):
         raise TypeError(f"methods is a sequence of methods: write `methods=({methods!r},)`")
     if calibration is not None:
@@ -35,7 +35,7 @@ def functions(methods: Sequence[Method], calibration: Any = None) -> dict[str, C
 
 
 def passes(name: str) -> int | None:
-    """The nominal cost in forward passes: one for means, one more for variances; None for a method of the user's."""
+    """The nominal cost in forward passes: one for means, one more for variances; None for a user's own method."""
     return _PASSES.get(name)
 
 
@@ -50,7 +50,7 @@ def _named(method: Method) -> tuple[str, Callable[..., Any]]:
 
 
 def _propagate_with(options: Mapping[str, Any]) -> Callable[..., Any]:
-    """`propagate` with options that go before those it is called with."""
+    """`propagate` with options that override those of the call."""
 
     def method(*args: Any, **given: Any) -> Any:
         return propagate(*args, **{**given, **options})

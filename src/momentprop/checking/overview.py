@@ -1,4 +1,4 @@
-"""Several reports on one page: a table that compares them, the heart of each, and links to the rest."""
+"""Several reports on one page: a table that compares them, the main results of each, and links to the rest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from momentprop.checking.tables import Table
 
 @dataclass(frozen=True)
 class Entry:
-    """A report, what it is about, and the file of its page, beside that of the overview."""
+    """A report with its title and description, and the file of its page next to the overview."""
 
     title: str
     about: str
@@ -40,7 +40,7 @@ def page(title: str, introduction: Sequence[str], entries: Sequence[Entry]) -> s
 
 
 def comparison(entries: Sequence[Entry]) -> Table:
-    """The figures at the output, a row for each report: AP1, the method that it is about, and calibrated AP2 if any."""
+    """The figures at the output, one row per report: AP1, the main method, and calibrated AP2 if present."""
     more = ["calibrated"] if any(CALIBRATED in entry.report.methods for entry in entries) else []
     head = ["at the output", "means off by: AP1", "AP2", *more, "floor", "deviations: AP2", *more]
     head += ["90 % intervals hold: AP2", *more, "classes off by: AP1", "AP2", *more, "worth draws: AP2", *more]

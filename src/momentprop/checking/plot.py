@@ -13,7 +13,7 @@ _MARKERS = "oDs^v"
 
 
 def figure(report: Results) -> "Figure":
-    """`eps_mean` and `eps_std` at every module, with what the draws cannot tell shaded."""
+    """`eps_mean` and `eps_std` at every module, shaded where the draws cannot tell."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The inputs split over the processes of `torch.distributed`, and what each has measured put together."""
+"""Splits the inputs over the processes of `torch.distributed`, and joins their measurements."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def is_split() -> bool:
 
 
 def share(call: Call, show: Sequence[int]) -> tuple[Call, Sequence[int], int]:
-    """The inputs of this process: a call of its own, which of them to show, and the number of the first one."""
+    """This process's share: a call on its inputs, which of them to show, and the index of the first."""
     if not is_split():
         return call, show, 0
     count, rank, world = batch_size(call), dist.get_rank(), dist.get_world_size()
@@ -37,7 +37,7 @@ def share(call: Call, show: Sequence[int]) -> tuple[Call, Sequence[int], int]:
 
 
 def gathered(mine: Measurement, start: int) -> Measurement:
-    """The measurements of all processes as one, the same in each."""
+    """The measurements of all processes joined into one, identical in each process."""
     for shown in mine.shown:
         shown.input += start
     if not is_split():

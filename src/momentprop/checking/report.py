@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class Report(Results):
     """How close methods come to many draws at every module of a network. `print` shows it as a table.
 
-    `modules` has a `ModuleAccuracy` for every output by the module's path (`path#2` for a second call, `path.key` or
-    `path[0]` for one of several), `output` for the model's own; `output` is the name of the one that ends the network.
+    `modules` holds a `ModuleAccuracy` for every output, by the path of its module: `path#2` for a second call,
+    `path.key` or `path[0]` for one of several outputs, `output` for the output of the model. `output` is the name of
+    the final output.
     """
 
     def __str__(self) -> str:
@@ -39,7 +40,7 @@ class Report(Results):
         return asdict(self)
 
     def to_json(self, indent: int | None = 1) -> str:
-        """The same as JSON."""
+        """All numbers as JSON."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def to_markdown(self) -> str:
@@ -51,18 +52,18 @@ class Report(Results):
         return plot.figure(self)
 
     def to_html(self) -> str:
-        """The report as one HTML page that needs nothing from outside."""
+        """The report as one self-contained HTML page."""
         return html.page(self)
 
     def save_html(self, path: str | Path) -> Path:
-        """Write the page to a file."""
+        """Write the HTML page to a file."""
         path = Path(path)
         path.write_text(self.to_html(), encoding="utf-8")
         return path
 
 
 def _text(report: Report, quote: Callable[[str], str]) -> str:
-    """The summary and all tables; `quote` makes names of the user's safe."""
+    """The summary and all tables; `quote` escapes the user's names."""
     parts = [f"{quote(report.model)}: {report.inputs:,} inputs, {report.samples:,} draws, {report.seconds:.0f} s"]
     parts += [report.summary, "Error of the means, in average standard deviations (eps_mean):"]
     parts.append(table(*tables.means(report, quote)))

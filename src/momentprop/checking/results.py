@@ -10,30 +10,30 @@ SAMPLED = "sampled"
 class Accuracy:
     """The figures of one method at one module; a figure that the method does not have is None.
 
-    Where `Accuracy` is a module's floor, these are the figures that the exact moments would show.
+    In a module's floor, these are the figures of the exact moments.
     """
 
     eps_mean: float | None = None
     eps_std: float | None = None
     rms_log_std: float | None = None
     correlation: float | None = None
-    coverage: dict[str, float] = field(default_factory=dict)  # by level in per cent; of a floor, plus or minus
-    worth_mean: float | None = None  # how many draws have this error of the mean; `samples` means at least so many
+    coverage: dict[str, float] = field(default_factory=dict)  # by level in per cent; in a floor, the error
+    worth_mean: float | None = None  # the number of draws with this error of the mean; `samples` means at least that
     worth_std: float | None = None
-    zero: int = 0  # units that vary, but not according to the method
+    zero: int = 0  # units that vary, though the method says they do not
 
 
 @dataclass(frozen=True)
 class ModuleAccuracy:
-    """The output of a module (or one of several), and how well each method tells its moments."""
+    """The output of a module (or one of several), and the accuracy of each method there."""
 
     type: str
     shape: tuple[int, ...]
-    units: int  # how many were measured
-    zero: int  # how many of them do not vary in the draws; they have no part in figures of deviations
+    units: int  # the number of measured units
+    zero: int  # how many of them do not vary in the draws; figures of deviations leave them out
     floor: Accuracy
     methods: dict[str, Accuracy]
-    same_as: str | None = None  # the module inside it whose output this is
+    same_as: str | None = None  # the inner module with the same output
 
     @property
     def total(self) -> int:
@@ -48,7 +48,7 @@ class ModuleAccuracy:
 class PosteriorAccuracy:
     """The class posterior by draws, and the divergence of each method's posteriors from it, in nats.
 
-    A method with variances has three (`kl_simplified`, `kl_logistic`, `kl_race`), any other has one (`kl`).
+    A method with variances has three posteriors (`kl_simplified`, `kl_logistic`, `kl_race`), any other has one (`kl`).
     """
 
     classes: int
@@ -63,9 +63,9 @@ class Unit:
 
     name: str
     counts: list[int]
-    start: float  # of the first bin
-    width: float  # of a bin
-    loc: float  # of the draws
+    start: float  # left end of the first bin
+    width: float  # width of a bin
+    loc: float  # mean of the draws
     stddev: float
     moments: dict[str, tuple[float, float | None]]  # mean and deviation of each method
 
@@ -82,7 +82,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a method costs, in forward passes of the plain network: as measured, and by the number of its products."""
+    """The cost of a method in forward passes of the plain network: as measured, and by counting products."""
 
     measured: float
     nominal: int | None
@@ -110,17 +110,17 @@ class Results:
         return self.modules[name]
 
     def at_output(self, method: str) -> Accuracy:
-        """The figures of a method at the output that ends the network."""
+        """The figures of a method at the final output."""
         return self.modules[self.output].methods.get(method, Accuracy()) if self.output in self.modules else Accuracy()
 
     @property
     def floor_at_output(self) -> Accuracy:
-        """What draws can tell there."""
+        """The floor at the final output: what the draws can resolve there."""
         return self.modules[self.output].floor if self.output in self.modules else Accuracy()
 
     @property
     def chief(self) -> str:
-        """The method that the summary is about: the first one that tells deviations, or else the first one."""
+        """The method that the summary describes: the first with deviations, or else the first."""
         told = [name for name in self.methods if self.at_output(name).eps_std is not None]
         return (told or self.methods)[0]
 
@@ -132,5 +132,5 @@ class Results:
 
     @property
     def rows(self) -> dict[str, ModuleAccuracy]:
-        """The modules without those whose output is that of a module inside; the output stays."""
+        """The modules without those that only pass on the output of an inner module; the final output stays."""
         return {name: module for name, module in self.modules.items() if module.same_as is None or name == self.output}

@@ -6,11 +6,11 @@ from momentprop.checking.formatting import factor, number, percent, worth
 from momentprop.checking.methods import CALIBRATED
 from momentprop.checking.results import Results
 
-_OFF = 0.2  # the relative error of deviations from which on a module is named
+_OFF = 0.2  # the summary names the first module whose deviations have a larger relative error
 
 
 def summary(report: Results) -> str:
-    """What the report says, in plain sentences."""
+    """The result in plain sentences."""
     name = report.chief
     parts = [_of_means(report, name), _of_deviations(report, name), _of_classes(report, name)]
     off = _first_off(report, name)
@@ -22,7 +22,7 @@ def summary(report: Results) -> str:
 
 
 def _of_other(report: Results, name: str) -> str:
-    """A sentence on a method that the summary is not about."""
+    """A sentence on a method other than the main one."""
     found, floor = report.at_output(name), report.floor_at_output
     if found.eps_mean is None or found.eps_std is None or floor.eps_std is None:
         return ""
@@ -68,7 +68,7 @@ def _of_classes(report: Results, name: str) -> str:
 
 
 def best(divergences: Mapping[str, float]) -> tuple[str, float]:
-    """The posterior of a method that is closest to the draws, with its divergence."""
+    """The posterior of a method closest to the draws, with its divergence."""
     return min(divergences.items(), key=lambda item: item[1])
 
 

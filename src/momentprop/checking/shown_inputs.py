@@ -1,4 +1,4 @@
-"""The inputs that a report shows: their output units, class probabilities and pictures."""
+"""The inputs that a report shows, with their output units, class probabilities and pictures."""
 
 import base64
 import struct
@@ -15,11 +15,11 @@ from momentprop.checking.results import SAMPLED, Example, Unit
 from momentprop.values import Value
 from momentprop.values.spread import Spread
 
-_BEST = ("kl_race", "kl_fast", "kl")  # which of a method's posteriors is shown
+_BEST = ("kl_race", "kl_fast", "kl")  # the report shows the first of these posteriors that a method has
 
 
 def of(found: Measurement, call: Call, class_names: Sequence[str] | None) -> list[Example]:
-    """All inputs that were chosen."""
+    """All chosen inputs."""
     return [
         Example(
             name=f"input {shown.input}",
@@ -51,7 +51,7 @@ def _unit(shown: ShownUnits, i: int, names: Sequence[str] | None) -> Unit:
 
 
 def _probabilities(found: Probabilities, shown: ShownUnits) -> dict[str, list[float]]:
-    """The probabilities of the units shown, by draws and by the best posterior of each method."""
+    """The probabilities of the shown units, by draws and by the best posterior of each method."""
     probabilities = {SAMPLED: found.truth[shown.row, shown.units].tolist()}
     for name, posteriors in found.log_q.items():
         best = next(posteriors[figure] for figure in _BEST if figure in posteriors)

@@ -26,12 +26,12 @@ def means(report: Results, quote: Callable[[str], str]) -> Table:
 
 
 def counted(module: ModuleAccuracy) -> str:
-    """How many units there are, and how many of them were measured."""
+    """The number of units, and how many of them were measured."""
     return f"{module.total:,}" if module.units == module.total else f"{module.units:,} of {module.total:,}"
 
 
 def deviations(report: Results, name: str, quote: Callable[[str], str]) -> Table:
-    """All that is told of a method's deviations at every module."""
+    """All figures of a method's deviations at every module."""
     head = ["module", "eps_std", "floor", "rms_log_std", "floor", "correlation", "best", "50 %", "90 %", "99 %", "zero"]
     rows = []
     for path, module in report.rows.items():
@@ -51,7 +51,7 @@ def deviations(report: Results, name: str, quote: Callable[[str], str]) -> Table
 
 
 def at_output(report: Results, quote: Callable[[str], str]) -> Table:
-    """What each method costs, and what it is worth at the output."""
+    """The cost of each method, and its worth at the output."""
     found = {name: report.at_output(name) for name in report.methods}
     rows = [
         ["forward passes, measured", *(number(report.cost[name].measured) for name in found), NONE],

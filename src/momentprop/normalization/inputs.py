@@ -1,4 +1,4 @@
-"""The statistics of a data set, estimated in one pass over its inputs."""
+"""Estimates the statistics of a data set in one pass over its inputs."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -25,8 +25,8 @@ def input_statistics(inputs: Tensor | Iterable[Any]) -> Statistics:
     tensor([ 9.5000, 13.5000])
 
     Args:
-        inputs: a tensor of examples, or batches of them: a `DataLoader`, say, or any iterable of tensors or of tuples
-            that begin with a tensor. The channels are dimension 1; of inputs in two dimensions they are the features.
+        inputs: a tensor of examples, or batches of them: a `DataLoader`, or any iterable of tensors or of tuples that
+            begin with a tensor. The channels are dimension 1; in inputs of two dimensions they are the features.
     """
     count, mean, squares = 0, torch.zeros(()), torch.zeros(())
     kind, device = torch.get_default_dtype(), torch.device("cpu")

@@ -1,6 +1,6 @@
-r"""The noise $Z$ of latent variable models: named distributions, and what the units need to know of any other.
+r"""The noise $Z$ of latent variable models: named distributions, and the functions of any noise that units need.
 
-Every noise is taken as $Z = l + s Z_0$. Of $Z_0$ the units use the distribution function $F$ and, to average over the
+Every noise is written as $Z = l + s Z_0$. The units use the distribution function $F$ of $Z_0$ and, to average over the
 noise, its quantiles. These are functions of $t = \mathrm{logit}\,u$ instead of the probability $u$, so that neither
 tail is lost in rounding.
 """
@@ -20,7 +20,7 @@ from momentprop.distributions import GumbelDistribution, LogisticDistribution
 from momentprop.kernels.tails import cdf as normal_cdf
 
 LARGEST = 32.0
-"""Quantiles are asked for up to this $t$: beyond it are $10^{-14}$ of the noise."""
+"""The largest $t$ at which quantiles are evaluated: $10^{-14}$ of the noise lies beyond."""
 
 _NAMED: dict[str, Callable[[], Distribution]] = {
     "logistic": lambda: LogisticDistribution(0.0, 1.0, validate_args=False),
@@ -32,12 +32,12 @@ _NAMED: dict[str, Callable[[], Distribution]] = {
 
 
 def noise(given: str | Distribution) -> Distribution:
-    r"""The noise of a name, or a distribution as noise.
+    r"""The noise with a name, or a distribution as noise.
 
     The names are `"logistic"`, `"normal"`, `"laplace"` and `"gumbel"`, with location 0 and scale 1, and `"uniform"`, on
-    $[-\frac12, \frac12]$. A distribution must have a finite mean and variance; what else it must have, a distribution
-    function `cdf` for binary units say, is asked where it is used. The result does not check its arguments: the
-    distribution function of an exponential noise is wanted outside of its support too.
+    $[-\frac12, \frac12]$. A distribution must have a finite mean and variance; units check further needs, such as a
+    distribution function `cdf` for binary units, when they use it. The result does not check its arguments, since units
+    evaluate the distribution function of an exponential noise outside its support too.
 
     >>> noise("logistic")
     LogisticDistribution(loc: 0.0, scale: 1.0)
@@ -57,7 +57,7 @@ def noise(given: str | Distribution) -> Distribution:
 
 
 def named(given: Any) -> Distribution:
-    """As `noise`, but a distribution is taken as it is: this is for where a compiler may be looking on."""
+    """As `noise`, but returns a distribution unchanged, so that compilers can trace it."""
     if isinstance(given, str):
         if given not in _NAMED:
             choices = ", ".join(map(repr, _NAMED))
@@ -80,7 +80,7 @@ def unchecked(noise: Distribution) -> Distribution:
 
 
 def mapped(given: Any, move: Callable[[Tensor], Tensor]) -> Any:
-    """A copy of a distribution, or of a part of one, with every tensor in it moved; it does not check its arguments."""
+    """A copy of a distribution, or of a part of one, with every tensor moved and without argument checks."""
     if isinstance(given, Tensor):
         return move(given)
     if isinstance(given, list):
@@ -89,7 +89,7 @@ def mapped(given: Any, move: Callable[[Tensor], Tensor]) -> Any:
         return given
     result = copy.copy(given)
     for name, part in vars(given).items():
-        setattr(result, name, part if name == "_inv" else mapped(part, move))  # of a transform, its inverse
+        setattr(result, name, part if name == "_inv" else mapped(part, move))  # a transform's cached inverse
     if isinstance(result, Distribution):
         result._validate_args = False
     return result
@@ -99,7 +99,7 @@ _Function = Callable[[Tensor], Tensor]
 
 
 class StandardNoise(NamedTuple):
-    """A noise as `loc` plus `scale` times a noise of which these functions are known."""
+    """A noise as `loc` plus `scale` times a standard noise with these functions."""
 
     name: str
     loc: Tensor
@@ -111,7 +111,7 @@ class StandardNoise(NamedTuple):
 
 
 def standard(noise: Distribution, like: Any) -> StandardNoise:
-    """The noise in its own units, its parameters in the type and on the device of `like`."""
+    """The noise in standard units, with parameters of the type and device of `like`."""
 
     def as_like(tensor: Tensor) -> Tensor:
         return tensor.to(like.device, like.dtype)
@@ -142,7 +142,7 @@ def standard(noise: Distribution, like: Any) -> StandardNoise:
 
 
 def _within(x: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:
-    """Clipped to the support, outside of which torch does not know its distribution functions."""
+    """Clip to the support, outside which torch does not define its distribution functions."""
     if low is not None:
         x = torch.maximum(x, low)
     return x if high is None else torch.minimum(x, high)
@@ -161,7 +161,7 @@ def _identity(t: Tensor) -> Tensor:
 
 
 def _magnitude(x: Tensor) -> Tensor:
-    """The absolute value, with a derivative of one side at zero instead of none."""
+    """The absolute value, with a one-sided derivative at zero instead of none."""
     return torch.where(x > 0, x, -x)
 
 

@@ -51,7 +51,7 @@ def discretized(density: Callable[[Tensor], Tensor], low: float, high: float, n:
 
 
 def _symmetric(rule: Nodes) -> Nodes:
-    """Make a rule that is symmetric in theory symmetric to the last digit."""
+    """Make a rule that is symmetric in theory exactly symmetric."""
     pairs = zip(rule, reversed(rule), strict=True)
     return [((x - y) / 2, (v + w) / 2) for (x, v), (y, w) in pairs]
 

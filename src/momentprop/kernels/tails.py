@@ -58,7 +58,7 @@ def mills(x: Tensor) -> Tensor:
 
 
 def erfc(x: Tensor) -> Tensor:
-    r"""The complementary error function; in an export by `tail`, as ONNX has only $1 - \mathrm{erf}$ without tail."""
+    r"""The complementary error function; exports use `tail`, as ONNX has only $1 - \mathrm{erf}$ without the tail."""
     if not exporting():
         return torch.special.erfc(x)  # type: ignore[no-any-return]
     beyond = 2 * tail(SQRT_2 * torch.where(x < 0, -x, x)).beyond
@@ -66,7 +66,7 @@ def erfc(x: Tensor) -> Tensor:
 
 
 def cdf(x: Tensor) -> Tensor:
-    r"""The standard normal distribution function $\Phi(x)$ with its left tail."""
+    r"""The standard normal distribution function $\Phi(x)$, accurate in its left tail."""
     return 0.5 * erfc(-x / SQRT_2)
 
 
@@ -88,7 +88,7 @@ def _h(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class Standardized(NamedTuple):
-    r"""A normal variable in standard units, with the limits of zero variance taken."""
+    r"""A normal variable in standard units, with limits at zero variance."""
 
     sigma: Tensor
     inverse: Tensor  # 1 / sigma, and 0 where sigma = 0

@@ -174,15 +174,15 @@ def test_noises_are_refused_that_have_no_known_name_no_moments_or_no_distributio
         ValueError, match=r"unknown noise 'cauchy': choose 'logistic', 'normal', 'uniform', 'laplace', 'g"
     ):
         noises.noise("cauchy")
-    with pytest.raises(ValueError, match="a noise has a finite mean and variance, but this Cauchy has not"):
+    with pytest.raises(ValueError, match="a noise must have a finite mean and variance, but this Cauchy has not"):
         noises.noise(Cauchy(0.0, 1.0))
     with pytest.raises(
-        TypeError, match=r"a noise is a name or a `torch.distributions.Distribution`, but this is a float"
+        TypeError, match=r"a noise must be a name or a `torch.distributions.Distribution`, but this is a float"
     ):
         noises.noise(1.0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="this takes a noise with a distribution function, but Bernoulli has no `cdf`"):
+    with pytest.raises(ValueError, match="this needs a noise with a distribution function, but Bernoulli has no `cdf`"):
         functional.stochastic_binary(torch.zeros(1), Bernoulli(0.5))
-    with pytest.raises(ValueError, match="this takes a noise with a quantile function, but Gamma has no `icdf`"):
+    with pytest.raises(ValueError, match="this needs a noise with a quantile function, but Gamma has no `icdf`"):
         functional.noisy_activation(torch.zeros(1), torch.relu, Gamma(2.0, 1.0), training=False)
 
 
@@ -454,9 +454,7 @@ def test_a_single_loss_is_a_score_too_and_wrong_shapes_are_refused() -> None:
 
 def test_a_score_that_nobody_collects_is_refused() -> None:
     x = torch.zeros(4, requires_grad=True)
-    with pytest.raises(
-        RuntimeError, match=r"outside of a `ScoreFunction`, where its gradient would be lost: write `with"
-    ):
+    with pytest.raises(RuntimeError, match=r"outside a `ScoreFunction`, where its gradient would be lost: write `with"):
         functional.stochastic_binary(x, gradient="score")
     with torch.no_grad():
         functional.stochastic_binary(x, gradient="score")

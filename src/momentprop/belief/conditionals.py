@@ -149,7 +149,9 @@ def identity(input: Tensor) -> Tensor:
 def require_states(y: Tensor, step: Step) -> None:
     """Raise an error for a state that is impossible in a binary layer."""
     if not bool(((y == step.low) | (y == step.high)).all()):
-        raise ValueError(f"the units of this binary layer are {step.low:g} or {step.high:g}, and so must be a state's")
+        raise ValueError(
+            f"the units of this binary layer are {step.low:g} or {step.high:g}, but this state has other values"
+        )
 
 
 def _required(noise: Distribution | None) -> Distribution:

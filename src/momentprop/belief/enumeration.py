@@ -40,7 +40,7 @@ class States:
             p = x.probs.reshape(-1, x.probs.shape[-1])
             require_few(p.shape[-1], "the input")
             if not bool(((p >= 0) & (p <= 1)).all()):
-                raise ValueError("the probabilities of the input lie between 0 and 1, but some do not")
+                raise ValueError("the probabilities of the input must lie between 0 and 1, but some do not")
             weights = products((1 - p).double(), p.double())
             return cls(all_states(p.shape[-1], Step(), p), weights, x.probs.shape[:-1])
         if isinstance(x, Tensor):

@@ -50,7 +50,7 @@ class BeliefNetwork(nn.Module):
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
         if not layers:
-            raise ValueError("a belief network has at least one layer")
+            raise ValueError("a belief network needs at least one layer")
         self.layers = nn.ModuleList(layers)
 
     def forward(self, x: Any) -> Any:
@@ -61,7 +61,7 @@ class BeliefNetwork(nn.Module):
     def conditional(self, k: int, state: Tensor) -> Conditional:
         r"""$p(X^k \mid X^{k-1} = \mathrm{state})$, where layer 1 is the one after the input."""
         if not 1 <= k <= len(self.layers):
-            raise IndexError(f"the layers are numbered from 1 to {len(self.layers)}, but layer {k} was asked for")
+            raise IndexError(f"the layers are numbered from 1 to {len(self.layers)}, but layer {k} was requested")
         return self._latent(k).given(state)
 
     def sample(self, x: Input, n: int) -> list[Tensor]:

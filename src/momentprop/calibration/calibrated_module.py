@@ -46,7 +46,7 @@ class Calibrated(nn.Module):
         if len(noise.levels) == 1 and (noise.given or noise.levels[0] == 0):
             return noise.levels[0] if noise.given else None
         raise ValueError(
-            "the noise of a plain input is not known: give `calibrated(model, calibration, input_variance=...)`, or a "
+            "the noise of a plain input is unknown: give `calibrated(model, calibration, input_variance=...)`, or a "
             "value with its variance"
         )
 

@@ -102,7 +102,7 @@ class Calibration:
         if acts != self.noise.dropout:
             then, now = ("acted", "does not act") if self.noise.dropout else ("did not act", "acts")
             warnings.warn(
-                f"dropout {then} when the model was calibrated and {now} here: calibrate under the noise that is used",
+                f"dropout {then} when the model was calibrated and {now} here: calibrate under the noise in use",
                 CalibrationWarning,
                 stacklevel=5,
             )
@@ -144,7 +144,7 @@ class Calibration:
         read = checkpoint.read(Path(path))
         content = read.state.get("calibration")
         if content is None:
-            raise UserError(f"`{path}` holds no calibration")
+            raise UserError(f"`{path}` does not hold a calibration")
         if content["format"] != FORMAT:
             raise UserError(
                 f"`{path}` has format {content['format']}, but this version reads {FORMAT}: calibrate again"

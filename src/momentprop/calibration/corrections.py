@@ -130,7 +130,7 @@ class Corrections(Watcher):
         """Raise an error if operations are missing; if nothing was random, none was expected."""
         if 0 < self.position < len(self.places):
             raise ValueError(
-                f"the calibration does not fit: the model has ended before {self.places[self.position]}; "
+                f"the calibration does not fit: the model ended before {self.places[self.position]}; "
                 "calibrate it again, with inputs and noise like these"
             )
 

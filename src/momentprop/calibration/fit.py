@@ -127,7 +127,7 @@ class _Fitting(Corrections):
         loc, variance = (picker(place, part) for part in (result.loc, result.variance))
         for name, part in (("AP2", loc), ("AP2", variance), ("draws", truth.mean), ("draws", truth.variance)):
             if not torch.isfinite(part).all():
-                raise ValueError(f"{name} gave NaN or infinite moments at {place}: look at the inputs and the weights")
+                raise ValueError(f"{name} gave NaN or infinite moments at {place}: check the inputs and the weights")
         valid = varies(truth.variance.sqrt(), truth.mean, result.dtype) & _counts(truth.variance) & _counts(variance)
         ratio = torch.where(valid, truth.variance, 1.0).log() - torch.where(valid, variance, 1.0).log() - self.bias
         self.collected.append((of_units(self.features, loc, variance), ratio, valid))

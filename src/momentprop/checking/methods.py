@@ -25,12 +25,12 @@ _PASSES = {"ap1": 1, **dict.fromkeys(("ap2", "ap2-normal", "ap2-logistic", "ap2-
 def functions(methods: Sequence[Method], calibration: Any = None) -> dict[str, Callable[..., Any]]:
     """The methods by name; a calibration adds calibrated AP2."""
     if isinstance(methods, str):
-        raise TypeError(f"methods is a sequence of methods: write `methods=({methods!r},)`")
+        raise TypeError(f"methods must be a sequence: write `methods=({methods!r},)`")
     if calibration is not None:
         methods = [*methods, (CALIBRATED, {"calibration": calibration})]
     found = dict(map(_named, methods))
     if not found or len(found) < len(methods):
-        raise ValueError("methods must be one or more, each with a name of its own")
+        raise ValueError("give at least one method, each with its own name")
     return found
 
 

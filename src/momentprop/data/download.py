@@ -76,7 +76,7 @@ def _append(part: Path, url: str, original: Original, start: int) -> None:
         headers["Range"] = f"bytes={start}-"
     with _open(urllib.request.Request(url, headers=headers), part) as response:
         if response.status == 206 and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-            raise SourceError("it answers with another part of the file than was asked for")
+            raise SourceError("it answers with a different part of the file than requested")
         done = start if response.status == 206 else 0
         label = f"{original.name} ({original.size / 1e6:.3g} MB) from {url.removesuffix(original.name)}"
         with open(part, "ab" if done else "wb") as file, progress(label, original.size, done) as advance:

@@ -57,8 +57,8 @@ class AnalyticNorm(nn.Module):
             return self._met(input)
         if self.normalizer is None:
             raise RuntimeError(
-                f"the AnalyticNorm at {where()} has met no statistics: make the model by "
-                "`momentprop.normalize(model, statistics)`, and call the whole of it"
+                f"the AnalyticNorm at {where()} has no statistics: make the model with "
+                "`momentprop.normalize(model, statistics)`, and call the whole model"
             )
         return self._mapped(input, self.normalizer)
 

@@ -147,7 +147,7 @@ class Maxout(nn.Module):
     def __init__(self, pieces: int, dim: int = 1, method: Method | None = None) -> None:
         super().__init__()
         if pieces < 1:
-            raise ValueError(f"a maxout unit has at least 1 piece, but pieces is {pieces}")
+            raise ValueError(f"a maxout unit needs at least 1 piece, but pieces is {pieces}")
         self.pieces, self.dim, self.method = pieces, dim, method
 
     def forward(self, input: Any) -> Any:

@@ -69,7 +69,7 @@ class GaussianNoise(nn.Module):
         super().__init__()
         smallest = float(std.detach().min()) if isinstance(std, Tensor) else std
         if not smallest >= 0:
-            raise ValueError(f"a standard deviation is not negative, but std is {smallest}")
+            raise ValueError(f"a standard deviation must not be negative, but std is {smallest}")
         if isinstance(std, Tensor) and not isinstance(std, nn.Parameter):
             self.register_buffer("std", std)
         else:
@@ -130,7 +130,7 @@ class MultiplicativeNoise(Noisy):
 
 def _rate(p: float) -> float:
     if not 0 <= p < 1:
-        raise ValueError(f"a dropout probability is at least 0 and less than 1, but p is {p}")
+        raise ValueError(f"a dropout probability must be at least 0 and less than 1, but p is {p}")
     return p
 
 
@@ -151,7 +151,9 @@ class NoisyActivation(Noisy):
     def __init__(self, function: Callable[[Any], Any], noise: str | Distribution = "normal") -> None:
         super().__init__(noise)
         if not callable(function):
-            raise TypeError(f"the function of a noisy activation is called, but this is a {type(function).__name__}")
+            raise TypeError(
+                f"the function of a noisy activation must be callable, but this is a {type(function).__name__}"
+            )
         self.function = function
 
     def forward(self, input: Any) -> Any:

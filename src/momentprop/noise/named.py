@@ -52,7 +52,7 @@ def noise(given: str | Distribution) -> Distribution:
     except NotImplementedError:
         finite = False
     if not finite:
-        raise ValueError(f"a noise has a finite mean and variance, but this {type(found).__name__} has not")
+        raise ValueError(f"a noise must have a finite mean and variance, but this {type(found).__name__} has not")
     return unchecked(found)
 
 
@@ -67,7 +67,7 @@ def named(given: Any) -> Distribution:
         return _NAMED[given]()
     if not isinstance(given, Distribution):
         kind = type(given).__name__
-        raise TypeError(f"a noise is a name or a `torch.distributions.Distribution`, but this is a {kind}")
+        raise TypeError(f"a noise must be a name or a `torch.distributions.Distribution`, but this is a {kind}")
     if isinstance(given, Gumbel):
         return GumbelDistribution(given.loc, given.scale, validate_args=False)
     return given
@@ -152,7 +152,7 @@ def _asked(noise: Distribution, method: str, what: str, argument: Tensor) -> Ten
     try:
         answer: Tensor = getattr(noise, method)(argument)
     except NotImplementedError:
-        raise ValueError(f"this takes a noise with a {what}, but {type(noise).__name__} has no `{method}`") from None
+        raise ValueError(f"this needs a noise with a {what}, but {type(noise).__name__} has no `{method}`") from None
     return answer
 
 

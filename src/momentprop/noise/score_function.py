@@ -71,6 +71,6 @@ def leave(log_probability: Tensor) -> None:
         _ENTERED[-1].log_probabilities.append(log_probability)
     elif log_probability.requires_grad:
         raise RuntimeError(
-            "a unit with gradient='score' was drawn outside of a `ScoreFunction`, where its gradient would be lost: "
-            "write `with momentprop.nn.ScoreFunction() as score:` round the model, or run it under `torch.no_grad()`"
+            "a unit with gradient='score' was drawn outside a `ScoreFunction`, where its gradient would be lost: "
+            "write `with momentprop.nn.ScoreFunction() as score:` around the model, or run it under `torch.no_grad()`"
         )

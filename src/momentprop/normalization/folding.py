@@ -88,4 +88,4 @@ def _require_same(before: Any, after: Any) -> None:
     pairs = list(zip(pytree.tree_leaves(before), pytree.tree_leaves(after), strict=True))
     largest = max(float(old.abs().max()) for old, _ in pairs)
     if not all(torch.allclose(old, new, rtol=1e-3, atol=1e-3 * largest) for old, new in pairs):
-        raise UserError("the model cannot be folded: it uses the outputs of a layer also before they are normalized")
+        raise UserError("the model cannot be folded: it also uses the outputs of a layer before they are normalized")

@@ -163,7 +163,7 @@ def _words(layer: Any, variance: Tensor) -> str:
 def _rescale(layer: Any, path: str, shift: Tensor, scale: Tensor) -> None:
     """Subtract `shift` (zero if the layer has no bias) from the outputs of a layer, then multiply by `scale`."""
     if parametrize.is_parametrized(layer):
-        raise UserError(f"the weight of layer {path!r} is parametrized, so that it cannot be scaled")
+        raise UserError(f"the weight of layer {path!r} is parametrized, so it cannot be scaled")
     layer.weight.mul_(per_output(layer, scale))
     if layer.bias is not None:
         layer.bias.copy_((layer.bias - shift) * scale)

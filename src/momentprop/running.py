@@ -57,10 +57,45 @@ class Run:
         with _seeded(self.seed), training, record:
             yield run
 
+    def under(self, method: Callable[..., Any], record: bool = False) -> Any:
+        """Run the model under a method that has the interface of `propagate`."""
+        return method(self.model, *self.args, **self.kwargs, **self.noise, seed=self.seed, record=record)
+
+    def plain(self) -> Any:
+        """Run the model itself."""
+        return self.model(*self.args, **self.kwargs)
+
+    @property
+    def noise(self) -> dict[str, Any]:
+        """What is random, and the fallback, as `propagate` takes them."""
+        return {"input_variance": self.input_variance, "dropout": self.dropout, "fallback": self.fallback}
+
+    @property
+    def first_tensor(self) -> Any:
+        """The first tensor or value among the arguments."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs), is_leaf=is_tensor)
+        return next((leaf for leaf in leaves if is_tensor(leaf)), None)
+
+    @property
+    def batch_size(self) -> int:
+        """The number of inputs: the rows of the first tensor among the arguments."""
+        first = self.first_tensor
+        return int(first.shape[0]) if first is not None and first.ndim else 1
+
+    @property
+    def has_modules(self) -> bool:
+        """Whether the model has modules to look into."""
+        return isinstance(self.model, nn.Module)
+
     @property
     def may_vectorize(self) -> bool:
         """Whether draws may be made at once: not where a module in training keeps running statistics."""
         return may_vectorize(self.model)
+
+
+def is_tensor(x: Any) -> bool:
+    """Return whether an argument is a tensor or a value."""
+    return isinstance(x, Tensor | Value)
 
 
 def may_vectorize(model: Callable[..., Any]) -> bool:

@@ -1,94 +1,85 @@
 r"""Which operations mix units, which dimensions of their results are channels, and where in a model they are.
 
-An operation that adds up or compares several random units takes them as independent, and so errs. Its result is
-corrected. Elementwise functions of one value are not: their moments are right if those of their input are.
+An operation that adds or compares several random units treats them as independent, which is an error. Its result is
+corrected. Elementwise functions of one value need no correction: their moments are right if those of their input are.
 """
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
-from momentprop.dispatch import values_in
+from momentprop.dispatch import Call, Kind
 from momentprop.dispatch.context import Watcher
 from momentprop.rules.attention.notes import Product
-from momentprop.values import Normal, Value
+from momentprop.values import Certain, Independent, Value
 
-_WINDOWS = {
-    f"{name}{dims}d": dims
-    for name in ("conv", "conv_transpose", "avg_pool", "adaptive_avg_pool", "max_pool", "adaptive_max_pool")
-    for dims in (1, 2, 3)
-}
-_PRODUCTS = frozenset("linear bilinear matmul mm bmm addmm baddbmm einsum".split())
-_PAIRS = frozenset("add sub mul".split())
-_SUMS = frozenset("sum mean".split())
-_NORMS = {"layer_norm": True, "rms_norm": True, "group_norm": False, "instance_norm": False}  # channels last?
-_ATTENTION = "scaled_dot_product_attention"
-
-MIXING = frozenset((*_WINDOWS, *_PRODUCTS, *_PAIRS, *_SUMS, *_NORMS, _ATTENTION))
-"""The operations whose results are corrected."""
+_MIXING = (Kind.LINEAR, Kind.BILINEAR, Kind.MIXING)
+_HEADS = (-3, -1)  # of an attention, and their features
 
 
-def mixes(op: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> bool:
-    """Whether the operation mixes units; a sum or a product of two does only if both are random."""
-    if op not in MIXING or not isinstance(result, Value):
+def mixes(call: Call, result: Any) -> bool:
+    """Whether the operation mixes units; one on the elements at a place does so only if two values are random."""
+    if not isinstance(result, Independent | Certain) or call.kind not in _MIXING:
         return False
-    if op not in _PAIRS:
-        return True
-    values = list(values_in(args, kwargs))
-    return len(values) > 1 and values[0] is not values[1]
+    return not _is_pointwise(call) or (len(call.values) > 1 and call.values[0] is not call.values[1])
 
 
-def is_settled(result: Normal) -> bool:
-    """Whether a result is better left alone: a function of one value, or scores that remember query and key."""
+def _is_pointwise(call: Call) -> bool:
+    return call.operation.pointwise is not None or getattr(call.operation, "diagonal", False)
+
+
+def is_settled(result: Any) -> bool:
+    """Whether a result needs no correction: a function of one value, or scores and weights of an attention."""
     if result.origin is not None:
         return True
     content = None if result.note is None else result.note.content
-    return isinstance(content, Product) and (content.key_variance is not None or content.key.ndim > 2)
+    if isinstance(content, Product):
+        return content.key_variance is not None or content.key.ndim > 2
+    return content is not None
 
 
 class Layout:
     """Finds the channels of results, as dimensions counted from the last.
 
-    A convolution tells where the channels of its result are. What has none of its own, a sum of two values or an
-    average, follows the last operation with a result of as many dimensions.
+    A convolution determines the channels of its result. A sum of two values or an average does not; it follows the last
+    operation whose result has the same number of dimensions.
     """
 
     def __init__(self) -> None:
         self.known: dict[int, tuple[int, ...]] = {}
 
-    def channels(self, op: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Value) -> tuple[int, ...]:
-        """The dimensions whose every index has a correction of its own."""
-        if op in _PAIRS:
+    def channels(self, call: Call, result: Value) -> tuple[int, ...]:
+        """The dimensions along which every index has its own correction."""
+        if _is_pointwise(call):
             return self._of(result.ndim)
-        if op in _SUMS:
-            return self._after_sum(args, kwargs, result)
-        found = self._own(op, args, kwargs, result)
+        if call.kind is Kind.LINEAR and call.operation.along is not None:
+            return self._after_sum(call, result)
+        found = self._own(call, result)
         self.known[result.ndim] = found
         return found
 
-    def _own(self, op: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Value) -> tuple[int, ...]:
-        if op in _WINDOWS:
-            return (-1 - _WINDOWS[op],)
-        if result.ndim > 3 and (op == _ATTENTION or (op == "matmul" and sum(1 for _ in values_in(args, kwargs)) > 1)):
-            return (-3, -1)  # heads and their features
-        if op in _NORMS and not _NORMS[op]:
-            return (1 - result.ndim,) if result.ndim > 1 else ()
-        return (-1,) if result.ndim else ()
+    def _own(self, call: Call, result: Value) -> tuple[int, ...]:
+        ndim, told = result.ndim, call.operation.channels
+        if not told and call.kind is Kind.BILINEAR:
+            told = _HEADS
+        if told == _HEADS and ndim < 4:
+            told = ()
+        if not told or ndim < 2:
+            return (-1,) if ndim else ()
+        return tuple(dim if dim < 0 else dim - ndim for dim in told)
 
     def _of(self, ndim: int) -> tuple[int, ...]:
         if ndim in self.known:
             return self.known[ndim]
         return (1 - ndim,) if ndim > 3 else (-1,) if ndim else ()
 
-    def _after_sum(self, args: Sequence[Any], kwargs: Mapping[str, Any], result: Value) -> tuple[int, ...]:
-        summed: Any = next(values_in(args, kwargs))
-        dim = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else None))
-        dims = range(summed.ndim) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
-        gone = {each % summed.ndim for each in dims}
+    def _after_sum(self, call: Call, result: Value) -> tuple[int, ...]:
+        summed = call.values[0]
+        gone = set(call.operation.dims(call) or ())
         kept = [each for each in range(summed.ndim) if each not in gone or result.ndim == summed.ndim]
         channels = [each + summed.ndim for each in self._of(summed.ndim)]
         return tuple(kept.index(each) - result.ndim for each in channels if each not in gone)
@@ -98,7 +89,7 @@ class Layout:
 class Place:
     """A mixing operation of a model: the path of its module, its name, which call of it there, and its channels.
 
-    The rank is that of the map between its channels (see `calibration.across`), once it is fitted.
+    `rank` is the rank of the map between its channels (see `calibration.channel_map`), once fitted.
     """
 
     path: str
@@ -114,7 +105,7 @@ class Place:
         return f"{self.op!r}{call} in {self.path!r}" if self.path else f"{self.op!r}{call}"
 
     def shape(self, like: Tensor) -> list[int] | None:
-        """The shape in which numbers for all channels broadcast to a result, or None for one that they do not fit."""
+        """The shape in which numbers for all channels broadcast to a result, or None if they do not fit it."""
         if like.ndim < self.depth:
             return None
         sizes = [like.shape[dim] if dim in self.dims else 1 for dim in range(-self.depth, 0)]
@@ -122,11 +113,11 @@ class Place:
 
     @property
     def depth(self) -> int:
-        """How many of the last dimensions the channels are among."""
+        """The number of last dimensions that contain the channels."""
         return -min(self.dims, default=0)
 
     def arranged(self, x: Tensor, inputs: int) -> Tensor:
-        """The elements of a result by row, channel and position; rows are those of the batch of `inputs`, if found."""
+        """The elements of a result by row, channel and position; the rows are the batch of `inputs`, if it is found."""
         channels = [dim % x.ndim for dim in self.dims]
         others = [dim for dim in range(x.ndim) if dim not in channels]
         rows = [dim for dim in others if x.shape[dim] == inputs][:1]
@@ -136,7 +127,7 @@ class Place:
 
 
 class Paths(contextlib.AbstractContextManager["Paths"]):
-    """Knows, while it is entered, the path of the module that runs."""
+    """A context that tracks the path of the running module."""
 
     def __init__(self, model: Callable[..., Any]) -> None:
         self.modules = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
@@ -166,7 +157,7 @@ class Paths(contextlib.AbstractContextManager["Paths"]):
 
 
 class Counting(Watcher):
-    """A watcher that tells for every mixing operation where it is, and which call of it there."""
+    """A watcher that reports the place and the call number of every mixing operation."""
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
@@ -177,16 +168,16 @@ class Counting(Watcher):
         self.calls = {}
         self.paths.stack.clear()
 
-    def after(self, op: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
+    def after(self, call: Call, result: Any) -> Any:
         """Show mixing operations to `seen`."""
-        if mixes(op, args, kwargs, result):
-            key = (self.paths.current, op)
+        if mixes(call, result):
+            key = (self.paths.current, call.op)
             self.calls[key] = self.calls.get(key, 0) + 1
-            self.seen((*key, self.calls[key]), args, kwargs, result)
+            self.seen((*key, self.calls[key]), call, result)
         return result
 
-    def seen(self, key: tuple[str, str, int], args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        """What is done at a mixing operation."""
+    def seen(self, key: tuple[str, str, int], call: Call, result: Any) -> None:
+        """Handle a mixing operation."""
         raise NotImplementedError
 
 
@@ -198,9 +189,9 @@ class Survey(Counting):
         self.layout = Layout()
         self.places: list[Place] = []
 
-    def seen(self, key: tuple[str, str, int], args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+    def seen(self, key: tuple[str, str, int], call: Call, result: Any) -> None:
         """Note the place."""
-        dims = self.layout.channels(key[1], args, kwargs, result)
+        dims = self.layout.channels(call, result)
         if is_settled(result):
             self.places.append(Place(*key, (), 1, corrected=False))
         else:

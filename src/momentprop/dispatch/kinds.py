@@ -30,7 +30,7 @@ from momentprop.dispatch.operand import MissingRule, Operand
 from momentprop.dispatch.place import where
 
 
-class Kind(enum.StrEnum):
+class Kind(enum.Enum):
     """The kinds of maps."""
 
     MOVES = "moves"
@@ -42,6 +42,9 @@ class Kind(enum.StrEnum):
     LOSS = "loss"
     COMPOSITE = "composite"
     PLAIN = "plain"
+
+    def __str__(self) -> str:
+        return str(self.value)
 
 
 Decide = Callable[[Call], Kind]
@@ -55,7 +58,7 @@ class Operation:
     along: str | None = None  # the parameter that names the dimensions it acts along
     default: Any = None  # of that parameter
     pointwise: Callable[..., Tensor] | None = None  # the plain function, if it relates elements at one place only
-    channels: int | None = None  # the dimension of channels in the result, if the operation tells
+    channels: tuple[int, ...] = ()  # the dimensions of channels in the result, if the operation tells
     positional: bool = False  # what becomes of an element depends on its place in the whole, not on its channel
     by_acting: Callable[[Call], bool] | None = None
 

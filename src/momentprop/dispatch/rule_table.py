@@ -28,7 +28,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from momentprop.dispatch.call import Call
 from momentprop.dispatch.kinds import Kind, Operation
-from momentprop.dispatch.operand import Operand
+from momentprop.dispatch.operand import MissingRule, Operand
+from momentprop.dispatch.place import where
 from momentprop.dispatch.spelling import spell, spelled
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -157,6 +158,16 @@ def resolve(op: str, on: type[Operand], call: Call | None) -> tuple[Callable[...
             if function is not None:
                 return function, True
     return None
+
+
+def apply_kind(call: Call) -> Any:
+    """Apply the rule of its kind to a call, and not that of its operation."""
+    on = type(call.values[0])
+    for each in order_of(on):
+        function = _RULES.get((call.kind, each))
+        if function is not None:
+            return function(call)
+    raise MissingRule(f"no {on.__name__} rule for {call.op!r} at {where()}, nor one for operations that are {call.kind}")
 
 
 def operation_named(name: str) -> Operation:

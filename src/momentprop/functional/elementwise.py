@@ -5,8 +5,11 @@ from typing import Any
 
 from torch import Tensor
 
+from momentprop.dispatch import Call, Transform
+from momentprop.dispatch.kinds import Elementwise
+from momentprop.dispatch.rule_table import apply_kind
 from momentprop.kernels.quadrature import quadrature
-from momentprop.values import Certain, Normal
+from momentprop.values import Certain, Normal, Value
 
 
 def elementwise(f: Callable[[Tensor], Tensor], kinks: Sequence[float] = (), scale: float = 1.0) -> Callable[[Any], Any]:
@@ -21,25 +24,25 @@ def elementwise(f: Callable[[Tensor], Tensor], kinks: Sequence[float] = (), scal
     Normal(loc=tensor([0.4261]),
            variance=tensor([0.7516]))
 
-    `kinks` are the points where `f` or its derivative jumps. `scale` is the distance over which `f` varies round its
-    kinks (round zero if it has none); far from them it may only vary slowly. For a function that is a polynomial
-    between its kinks `math.inf` saves time. The moments are exact up to the quadrature, with an error below 1e-5 of
-    the deviation, for functions that grow at most like a polynomial; what grows faster is cut off at 8.5 deviations.
-    The cost is that of some hundred evaluations of `f` in float64.
+    `kinks` are the points where `f` or its derivative jumps. `scale` is the distance over which `f` varies near its
+    kinks (near zero if it has none); far from them it may only vary slowly. For a function that is a polynomial
+    between its kinks, `math.inf` saves time. The moments are exact up to the quadrature, with an error below 1e-5 of
+    the deviation, for functions that grow at most like a polynomial; faster ones are cut off at 8.5 deviations. The
+    cost is that of about a hundred evaluations of `f` in float64.
 
-    `f` must treat every element alike and must not hold tensors that are to be differentiated: the derivatives by the
-    mean and the variance are complete, jumps included, but there are no others. The result can be registered as a
-    rule, `momentprop.rule("atan", on=Normal)(elementwise(torch.atan))`.
+    `f` must treat every element alike and must not hold tensors that need gradients: the derivatives by the mean and
+    the variance are complete, including jumps, but there are no others. The result can be registered as a rule,
+    `momentprop.rule("atan", on=Normal)(elementwise(torch.atan))`.
     """
-    kernel = quadrature(f, kinks, scale)
+    function = Transform(quadrature(f, kinks, scale), f)
     name = getattr(f, "__name__", type(f).__name__)
+    operation = Elementwise(name)
+    operation.makers[Normal] = lambda input: function
 
     def apply(input: Any) -> Any:
-        if isinstance(input, Normal):
-            return input.through(kernel, f)
         if isinstance(input, Certain):
             return input.of(f(input.loc))
-        return f(input)
+        return apply_kind(Call(operation, (input,), {})) if isinstance(input, Value) else f(input)
 
     apply.__name__ = name
     apply.__doc__ = f"Moments of `{name}`, by quadrature.\n\nError: 1e-5\nSource: `kernels.quadrature`"

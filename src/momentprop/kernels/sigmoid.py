@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from momentprop.kernels.centred import Change, Local, centred
+from momentprop.kernels.hermite import Change, Local, centred
 from momentprop.kernels.compose import chosen, rescaled
 from momentprop.kernels.fuse import Moments, Partials
 from momentprop.kernels.logistic import logistic_expectations, logistic_jump

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.kernels.centred import Change, Local
+from momentprop.kernels.hermite import Change, Local
 from momentprop.kernels.fuse import Moments
 from momentprop.kernels.gated import MISH, SILU
 from momentprop.kernels.nodes import HERMITE, hermite

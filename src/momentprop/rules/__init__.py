@@ -47,6 +47,7 @@ from momentprop.rules.reductions import normalization as _reductions_normalizati
 from momentprop.rules.reductions import power_pooling as _reductions_power_pooling
 from momentprop.rules.reductions import softmax as _reductions_softmax
 from momentprop.rules.statistics import elementwise as _statistics_elementwise
+from momentprop.rules.statistics import kinds as _statistics_kinds
 from momentprop.rules.statistics import mixing as _statistics_mixing
 from momentprop.rules.statistics import norms as _statistics_norms
 from momentprop.rules.statistics import shapes as _statistics_shapes

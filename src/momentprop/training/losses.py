@@ -23,7 +23,7 @@ from momentprop.errors import UserError
 from momentprop.functional import class_posterior
 from momentprop.functional.posterior import PosteriorMethod
 from momentprop.values import Normal
-from momentprop.values.moments import mean_of
+from momentprop.values.moments import is_random, mean_of
 
 
 class Objective(Protocol):
@@ -133,7 +133,7 @@ def gaussian_nll(output: Any, target: Tensor, noise: Tensor | float = 0.0) -> Te
     `output` is a value with mean $\mu$ and variance $\sigma^2$, or a tensor, for which the variance is the noise alone.
     """
     variance = noise if isinstance(noise, Tensor) else torch.full_like(mean_of(output), noise)
-    if not isinstance(output, Normal) and not isinstance(noise, Tensor) and noise <= 0:
+    if not is_random(output) and not isinstance(noise, Tensor) and noise <= 0:
         raise UserError(
             "a Gaussian likelihood needs a variance: train by method 'ap2', or predict one, or give the loss a noise"
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking.words import NONE, brief_worth, number
+from momentprop.checking.formatting import NONE, brief_worth, number
 from momentprop.experiments.figures import LINES, draw, logarithmic
 from momentprop.experiments.paper.accuracy import DIVERGENCES, FAMILIES, SCALES
 from momentprop.experiments.result import table

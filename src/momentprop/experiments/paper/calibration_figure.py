@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking.figures import eps_mean_floor
+from momentprop.checking.metrics import eps_mean_floor
 from momentprop.experiments.figures import LINES, draw, logarithmic
 from momentprop.experiments.paper.calibration_report import METHODS
 

@@ -17,7 +17,7 @@ import momentprop
 from momentprop import Normal
 from momentprop.calibration import Calibration
 from momentprop.checking import cost
-from momentprop.checking.figures import divergence, divergence_floor
+from momentprop.checking.metrics import divergence, divergence_floor
 from momentprop.experiments.options import DEFAULTS, Options
 from momentprop.experiments.paper.calibration_cases import (
     IMAGES,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking.words import NONE, number, percent
+from momentprop.checking.formatting import NONE, number, percent
 from momentprop.experiments.figures import LINES, draw
 from momentprop.experiments.result import table
 

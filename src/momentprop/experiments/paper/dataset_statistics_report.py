@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking.words import number
+from momentprop.checking.formatting import number
 from momentprop.experiments.figures import draw
 from momentprop.experiments.result import table
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking.words import number
+from momentprop.checking.formatting import number
 from momentprop.experiments.figures import LINES, draw
 from momentprop.experiments.paper.posterior_scores import KEPT
 from momentprop.experiments.result import table

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking.words import NONE
+from momentprop.checking.formatting import NONE
 from momentprop.experiments.figures import LINES, draw
 from momentprop.experiments.result import table
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking.words import NONE, number
+from momentprop.checking.formatting import NONE, number
 from momentprop.experiments.figures import draw
 from momentprop.experiments.result import table
 from momentprop.experiments.trials import CALIBRATED

@@ -20,7 +20,7 @@ def _drops_out(call: Call) -> bool:
     return bool(call.given("dropout_p", 0.0) > 0)
 
 
-@mixing("scaled_dot_product_attention", on=Normal, by_acting=_drops_out)
+@mixing("scaled_dot_product_attention", on=Normal, channels=(-3, -1), by_acting=_drops_out)
 def scaled_dot_product_attention(
     query: Normal | Tensor,
     key: Normal | Tensor,

@@ -19,7 +19,7 @@ _WINDOW = "input kernel_size stride padding ceil_mode count_include_pad divisor_
 
 
 def _register(dims: int) -> None:
-    @linear(f"avg_pool{dims}d", on=Normal, parameters=_WINDOW, channels=-1 - dims)
+    @linear(f"avg_pool{dims}d", on=Normal, parameters=_WINDOW, channels=(-1 - dims,))
     def average(call: Call, variance: Tensor) -> Tensor:
         r"""Moments of window averages: a variance is $\sum_i \sigma_i^2 / n^2$ over the $n$ of a window.
 
@@ -44,7 +44,7 @@ def _register(dims: int) -> None:
             weights.append(windows.to(gradient.dtype) / scale[:, None])
         return applied(gradient, [matrix.mT for matrix in weights])
 
-    @linear(f"adaptive_avg_pool{dims}d", on=Normal, parameters="input output_size", channels=-1 - dims)
+    @linear(f"adaptive_avg_pool{dims}d", on=Normal, parameters="input output_size", channels=(-1 - dims,))
     def adaptive_average(call: Call, variance: Tensor) -> Tensor:
         r"""Moments of the averages of adaptive windows: $\sum_i \sigma_i^2 / n^2$ over the $n$ of each.
 

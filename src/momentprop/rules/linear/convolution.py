@@ -16,7 +16,7 @@ _TRANSPOSED = "input weight bias stride padding output_padding groups dilation"
 
 
 def _register(dims: int) -> None:
-    known: Any = {"factors": "input weight", "summands": ("bias",), "channels": -1 - dims}
+    known: Any = {"factors": "input weight", "summands": ("bias",), "channels": (-1 - dims,)}
     bilinear(f"conv{dims}d", on=Normal, parameters=_CONV, **known)
     bilinear(f"conv_transpose{dims}d", on=Normal, parameters=_TRANSPOSED, **known)
     forward, backward = getattr(F, f"conv{dims}d"), getattr(F, f"conv_transpose{dims}d")

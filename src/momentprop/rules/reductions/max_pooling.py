@@ -126,7 +126,7 @@ def _register(op: str, dims: int, pool: Callable[..., Normal], what: str) -> Non
     Error: as `maximum_of`: of one variance, 0.025 for windows of 2 x 2, 0.059 for 3 x 3, 1e-5 for more than 16 elements
     Source: paper, "Max and Leaky ReLU"
     """
-    mixing(op, on=Normal, channels=-1 - dims)(pool)
+    mixing(op, on=Normal, channels=(-1 - dims,))(pool)
 
     def with_indices(*args: Any, **kwargs: Any) -> NoReturn:
         _refuse_indices(op)

@@ -85,7 +85,7 @@ def _channels(parameter: Any, ndim: int) -> Parameter:
     return None if parameter is None else parameter.reshape([-1] + [1] * (ndim - 2))
 
 
-@mixing("layer_norm", on=Normal, channels=-1)
+@mixing("layer_norm", on=Normal, channels=(-1,))
 def layer_norm(
     input: Normal | Tensor,
     normalized_shape: Sequence[int],
@@ -108,7 +108,7 @@ def layer_norm(
     return _normalized(input, weight, bias, plain, lambda part: part.flatten(-dims), eps=eps)
 
 
-@mixing("rms_norm", on=Normal, channels=-1)
+@mixing("rms_norm", on=Normal, channels=(-1,))
 def rms_norm(
     input: Normal | Tensor, normalized_shape: Sequence[int], weight: Parameter = None, eps: float | None = None
 ) -> Normal:
@@ -124,7 +124,7 @@ def rms_norm(
     return _normalized(input, weight, None, plain, lambda part: part.flatten(-dims), eps=eps, centred=False)
 
 
-@mixing("group_norm", on=Normal, channels=1)
+@mixing("group_norm", on=Normal, channels=(1,))
 def group_norm(
     input: Normal | Tensor, num_groups: int, weight: Parameter = None, bias: Parameter = None, eps: float = 1e-5
 ) -> Normal:
@@ -138,7 +138,7 @@ def group_norm(
     return _normalized(input, weight, bias, plain, grouping, eps=eps, per_channel=True)
 
 
-@mixing("instance_norm", on=Normal, channels=1)
+@mixing("instance_norm", on=Normal, channels=(1,))
 def instance_norm(
     input: Normal | Tensor,
     running_mean: Tensor | None = None,

@@ -20,7 +20,7 @@ from torch.distributions import Distribution
 from momentprop.dispatch import Transform, rule
 from momentprop.dispatch.registry import elementwise
 from momentprop.dispatch.rule_table import operation_named
-from momentprop.functional.units import Gradient, LogisticMethod, between
+from momentprop.functional.stochastic_units import Gradient, LogisticMethod, between
 from momentprop.kernels.constants import constant
 from momentprop.kernels.fuse import Moments
 from momentprop.kernels.textbook_rectifier import leaky_rectifier

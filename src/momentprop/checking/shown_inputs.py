@@ -1,4 +1,4 @@
-"""The inputs that a report shows: their output units, class probabilities and pictures."""
+"""The inputs that a report shows, with their output units, class probabilities and pictures."""
 
 import base64
 import struct
@@ -8,33 +8,30 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from momentprop.checking.ending import Probabilities, Shown
-from momentprop.checking.measure import Call, Measurement
-from momentprop.checking.ranks import first_tensor
-from momentprop.checking.report import Example, Unit
+from momentprop.running import Run
+from momentprop.checking.final_output import Probabilities, ShownUnits
+from momentprop.checking.measure import Measurement
+from momentprop.checking.results import SAMPLED, Example, Unit
 from momentprop.values import Value
-from momentprop.values.spread import Spread
+from momentprop.values.uncertain import Uncertain
 
-SAMPLED = "sampled"
-"""The name of the draws among the methods."""
-
-_BEST = ("kl_race", "kl_fast", "kl")  # which of a method's posteriors is shown
+_BEST = ("kl_race", "kl_fast", "kl")  # the report shows the first of these posteriors that a method has
 
 
-def of(found: Measurement, call: Call, class_names: Sequence[str] | None) -> list[Example]:
-    """All inputs that were chosen."""
+def of(found: Measurement, run: Run, class_names: Sequence[str] | None) -> list[Example]:
+    """All chosen inputs."""
     return [
         Example(
             name=f"input {shown.input}",
             units=[_unit(shown, i, class_names) for i in range(len(shown.units))],
             probabilities=_probabilities(found.probabilities, shown) if found.probabilities is not None else {},
-            picture=_picture(call, shown.input),
+            picture=_picture(run, shown.input),
         )
         for shown in found.shown
     ]
 
 
-def _unit(shown: Shown, i: int, names: Sequence[str] | None) -> Unit:
+def _unit(shown: ShownUnits, i: int, names: Sequence[str] | None) -> Unit:
     number = shown.units[i]
     filled = shown.counts[i].nonzero().flatten()
     first, last = int(filled[0]), int(filled[-1])
@@ -47,14 +44,14 @@ def _unit(shown: Shown, i: int, names: Sequence[str] | None) -> Unit:
         loc=float(shown.truth.loc[i]),
         stddev=float(shown.truth.stddev[i]),
         moments={
-            name: (float(value.loc[i]), float(value.stddev[i]) if isinstance(value, Spread) else None)
+            name: (float(value.loc[i]), float(value.stddev[i]) if isinstance(value, Uncertain) else None)
             for name, value in shown.values.items()
         },
     )
 
 
-def _probabilities(found: Probabilities, shown: Shown) -> dict[str, list[float]]:
-    """The probabilities of the units shown, by draws and by the best posterior of each method."""
+def _probabilities(found: Probabilities, shown: ShownUnits) -> dict[str, list[float]]:
+    """The probabilities of the shown units, by draws and by the best posterior of each method."""
     probabilities = {SAMPLED: found.truth[shown.row, shown.units].tolist()}
     for name, posteriors in found.log_q.items():
         best = next(posteriors[figure] for figure in _BEST if figure in posteriors)
@@ -62,9 +59,9 @@ def _probabilities(found: Probabilities, shown: Shown) -> dict[str, list[float]]
     return probabilities
 
 
-def _picture(call: Call, i: int) -> str | None:
+def _picture(run: Run, i: int) -> str | None:
     """The input as a small picture, if it looks like an image: one or three channels of two dimensions."""
-    x = first_tensor(call)
+    x = run.first_tensor
     x = x.loc if isinstance(x, Value) and hasattr(x, "loc") else x
     if not isinstance(x, Tensor) or x.ndim != 4 or x.shape[1] not in (1, 3) or not x.is_floating_point():
         return None

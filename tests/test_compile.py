@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from momentprop import Mean, Normal, Sample, Statistics, dynamo_gaps, propagate, rules
+from momentprop import Mean, Normal, Sample, Statistics, propagate, rules
 from momentprop.dispatch import Rule
 from momentprop.rules.statistics.shapes import ALONG
+from momentprop.torch_compat import dynamo
 from momentprop.values import Value
 from tests.cases import CASES
 from tests.examples import NOT_TRACED, REFUSED, Example, example
@@ -161,7 +162,7 @@ def test_operators_between_values_and_tensors_compile_to_what_eager_gives(name: 
 
 def test_an_unknown_version_of_dynamo_is_warned_of() -> None:
     with pytest.warns(UserWarning, match=r"momentprop does not know `torch._dynamo.variables.builtin` of this torch"):
-        dynamo_gaps._repair("torch._dynamo.variables.builtin", types.ModuleType("other"))
+        dynamo._repair("torch._dynamo.variables.builtin", types.ModuleType("other"))
 
 
 # networks

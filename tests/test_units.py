@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Cauchy, Distribution, Exponential, Gamma, Gumbel, Laplace, Uniform
 from torch.distributions import Normal as NormalDistribution
 
-from momentprop import Categorical, Fitted, Logistic, Mean, Normal, Sample, functional, noises, paper, propagate
+from momentprop import Categorical, Fitted, Logistic, Mean, Normal, Sample, functional, paper, propagate
 from momentprop.distributions import GumbelDistribution, LogisticDistribution
 from momentprop.nn import LogisticBernoulli, ScoreFunction
+from momentprop.noise import named as noises
 
 NAMES = ("logistic", "normal", "uniform", "laplace", "gumbel")
 # a noise, the same in scipy, and the kinks of its distribution function

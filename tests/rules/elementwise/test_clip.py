@@ -1,4 +1,4 @@
-"""Clamping with every kind of bound; the moments for numbers are tested in `test_elementwise.py`."""
+"""Clamping with every kind of bound; the moments for numbers are tested in `tests/rules/elementwise/`."""
 
 import math
 

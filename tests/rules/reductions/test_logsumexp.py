@@ -252,7 +252,7 @@ def test_dimensions_are_torchs(name: str) -> None:
     torch.testing.assert_close(CALLS[name](Normal(mean, 0.0)).loc, CALLS[name](mean))
 
 
-@pytest.mark.full  # `tests/test_compile.py` compiles the rule once
+@pytest.mark.full  # `tests/stack/test_compile.py` compiles the rule once
 @pytest.mark.parametrize("name", CALLS)
 def test_compiled_calls_equal_eager_ones(name: str) -> None:
     torch.compiler.reset()

@@ -173,7 +173,7 @@ def test_certain_values_give_exactly_the_plain_maximum_with_finite_gradients(nam
     torch.testing.assert_close(CALLS[name](Mean(x)).loc, y.loc)
 
 
-@pytest.mark.full  # `tests/test_compile.py` compiles each rule once
+@pytest.mark.full  # `tests/stack/test_compile.py` compiles each rule once
 @pytest.mark.parametrize(
     "name", ["maximum_plain", "max_dim", "amin", "maxout", "max_pool2d_ceil", "adaptive_max_pool2d"]
 )

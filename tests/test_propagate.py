@@ -149,7 +149,7 @@ class Keywords(nn.Module):
         return {"scaled": ids.to(scale.dtype) * scale, "mask": mask}
 
 
-def test_the_variance_goes_to_the_first_floating_point_argument_by_position_or_keyword():
+def test_the_variance_goes_to_the_first_floating_point_argument():
     ids, scale = torch.tensor([1, 2]), torch.tensor([3.0, 4.0])
     y = propagate(Keywords(), ids, scale=scale, mask=torch.tensor([True]), input_variance=0.5)
     assert y["scaled"].loc.tolist() == [3, 8]
@@ -157,7 +157,7 @@ def test_the_variance_goes_to_the_first_floating_point_argument_by_position_or_k
     assert y["mask"].tolist() == [True]
 
 
-def test_input_variance_is_refused_beside_a_value_and_without_a_tensor():
+def test_input_variance_needs_a_tensor_and_no_value():
     with pytest.raises(TypeError, match="beside an argument that is a value"):
         propagate(nn.ReLU(), Normal(X, 0.1), input_variance=0.1)
     with pytest.raises(TypeError, match="no argument is a floating-point tensor"):
@@ -301,7 +301,7 @@ def test_the_network_is_left_as_it_was_after_an_error():
     assert momentprop.dispatch.context.current() is None
 
 
-def test_running_statistics_are_updated_in_training_as_by_a_plain_forward():
+def test_training_updates_running_statistics_as_a_plain_forward():
     model = _model().train()
     plain = copy.deepcopy(model)
     plain(X)

@@ -38,7 +38,7 @@ def test_a_normalized_model_trains_and_resumes_to_the_same_bits(method: str, tmp
     assert history[-1]["train_loss"] < history[0]["train_loss"]
 
 
-def test_the_command_trains_with_analytic_initialization_and_normalization(tmp_path: Any) -> None:
+def test_the_command_initializes_and_normalizes(tmp_path: Any) -> None:
     config = Config(
         network="mlp", activation="relu", norm="analytic", init="analytic", method="ap1", epochs=1, input_variance=0.1
     )

@@ -79,14 +79,14 @@ def _transformers_where_needed(request: pytest.FixtureRequest) -> None:
 
 
 @_each(ARCHITECTURES, SMALL)
-def test_the_mean_tends_to_the_plain_output_as_the_variance_goes_to_zero(architecture: Architecture) -> None:
+def test_at_vanishing_variance_the_mean_is_the_plain_output(architecture: Architecture) -> None:
     assert error_at(architecture, 0.0, torch.float32) < 2e-6
     assert error_at(architecture, 0.0, torch.float64) < 1e-13
     assert error_at(architecture, 1e-12, torch.float64) < 2e-6
 
 
 @_each(ARCHITECTURES, SMALL)
-def test_gradients_reach_every_parameter_that_they_reach_in_the_plain_network(architecture: Architecture) -> None:
+def test_gradients_reach_the_parameters_they_reach_in_torch(architecture: Architecture) -> None:
     plain, found = plain_gradients(architecture), gradients(architecture, 0.01, "loc variance")
     assert set(found) == set(plain)
     for name, gradient in found.items():

@@ -6,7 +6,7 @@ from torch.distributions import Bernoulli
 from tests.belief.networks import inputs, make
 
 
-def test_the_divergence_is_that_of_the_marginals_and_of_their_dependence() -> None:
+def test_the_divergence_splits_into_marginals_and_dependence() -> None:
     network, x = make([2, 4, 3], scale=2.0), inputs(3, 2)
     first, last = network.kl(x, "ap1")
     torch.testing.assert_close(

@@ -47,7 +47,7 @@ def test_sums_over_states_are_those_of_brute_force(name: str) -> None:
             torch.testing.assert_close(layer.joint[number], expected, rtol=1e-10, atol=1e-12)
 
 
-def test_a_distribution_over_states_tells_means_variances_and_marginals() -> None:
+def test_states_tell_means_variances_and_marginals() -> None:
     layer = make([2, 3, 3], UNITS["signs"]).exact(inputs(5, 2))[-1]
     torch.testing.assert_close(layer.joint.sum(-1), torch.ones(5, dtype=torch.float64))
     torch.testing.assert_close(layer.loc, 2 * layer.marginals - 1)

@@ -106,7 +106,7 @@ def test_unlikely_states_keep_their_likelihood() -> None:
     assert network.log_likelihood(one, one).item() == pytest.approx(-200.0)
 
 
-def test_the_density_of_a_continuous_output_is_a_mixture_over_hidden_states() -> None:
+def test_a_continuous_output_mixes_densities_over_hidden_states() -> None:
     torch.manual_seed(0)
     hidden = nn.Sequential(nn.Linear(2, 3), LogisticBernoulli())
     for unit in (GaussianNoise(0.7), StochasticReLU("logistic"), AdditiveNoise(noise_named("gumbel"))):
@@ -125,7 +125,7 @@ def test_the_density_of_a_continuous_output_is_a_mixture_over_hidden_states() ->
         assert drawn.item() == pytest.approx(math.log(density(0.3)), abs=0.05)
 
 
-def test_a_continuous_output_has_a_normal_density_by_moments_and_none_by_means() -> None:
+def test_a_continuous_output_is_normal_by_moments_not_by_means() -> None:
     network = BeliefNetwork(nn.Sequential(nn.Linear(2, 1), GaussianNoise(0.5)))
     x, y = torch.zeros(2), torch.zeros(1)
     exact = network.log_likelihood(x, y)

@@ -108,7 +108,7 @@ def test_views_convert_into_each_other_and_share_the_weights() -> None:
         torch.testing.assert_close(a, b)  # the same noises
 
 
-def test_the_noisy_activations_of_two_layers_have_the_density_of_their_noises() -> None:
+def test_noisy_activations_have_the_density_of_their_noises() -> None:
     network = make([2, 3, 2], lambda: StochasticBinary("gumbel"))
     latent, x = LatentVariableModel.of(network), inputs(1, 2)[0]
     noises = latent.sample(x, 4)

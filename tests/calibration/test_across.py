@@ -26,7 +26,7 @@ def test_a_map_between_channels_is_found_with_its_constant():
     torch.testing.assert_close(found.constant, 3 * true.sum(0), atol=0.1, rtol=0)
 
 
-def test_there_is_no_map_where_inputs_held_out_are_not_explained_by_it(monkeypatch):
+def test_a_map_must_explain_inputs_held_out(monkeypatch):
     columns, _ = _columns()
     unrelated = [
         (x, torch.randn(y.shape, generator=torch.Generator().manual_seed(1)), valid) for x, y, valid in columns

@@ -20,7 +20,7 @@ def test_several_batches_fit_as_one_does(deep):
     assert (together.variance / apart.variance).log().abs().mean() < 0.1
 
 
-def test_batches_may_be_tuples_dictionaries_values_and_of_several_shapes():
+def test_batches_may_have_any_structure_and_several_shapes():
     model = ConvNet().eval()
     images, smaller = torch.randn(4, 3, 8, 8), torch.randn(3, 3, 6, 6)
     options = {"samples": 10, "seed": 1}

@@ -67,7 +67,7 @@ def test_attention_is_corrected_by_head_and_scores_are_left_alone():
     assert longer.variance.shape == (2, 9, 8)
 
 
-def test_a_watcher_sees_operations_and_methods_but_not_what_rules_do_inside():
+def test_a_watcher_sees_operations_but_not_what_rules_do_inside():
     class Names(Watcher):
         def __init__(self):
             self.names = []

@@ -41,7 +41,7 @@ def test_few_inputs_shrink_by_as_much_as_their_errors_say():
     assert (found - wanted)[:, 0].square().mean() < 0.8 * (naive[:, 0] - wanted[:, 0]).square().mean()
 
 
-def test_one_input_is_one_observation_and_an_empty_channel_gets_those_of_the_layer():
+def test_one_input_is_enough_and_empty_channels_take_the_layers():
     per_row, _ = _layer(1)
     found = regression.fit(per_row, lambda x: x).coefficients
     assert found.isfinite().all()

@@ -15,7 +15,7 @@ def _components(value):
     return value.loc, value.variance
 
 
-def test_the_wrapper_gives_what_propagate_does_and_leaves_the_model_alone(deep):
+def test_the_wrapper_propagates_and_leaves_the_model_alone(deep):
     model, calibration = deep
     before = copy.deepcopy(model.state_dict())
     runs = calibrated(model, calibration)

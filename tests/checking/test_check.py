@@ -37,7 +37,7 @@ def test_structured_outputs_and_repeated_modules_are_named():
     assert report["(output).logits"].type == "Structured"
 
 
-def test_a_container_is_not_shown_beside_the_module_whose_output_it_gives():
+def test_a_container_is_not_shown_beside_its_last_module():
     report = check(nn.Sequential(nn.Sequential(nn.Linear(6, 3), nn.ReLU()), nn.Tanh()), X, input_variance=1, samples=20)
     assert report["0"].same_as == "0.1"
     assert list(report.rows) == ["0.0", "0.1", "1", "output"]
@@ -82,7 +82,7 @@ class LogProbabilities(nn.Module):
 @pytest.mark.parametrize(
     "softmax", [nn.LogSoftmax(-1), momentprop.nn.Softmax(), nn.Softmax(-1)], ids=["log", "posterior", "transform"]
 )
-def test_a_model_that_ends_in_a_class_posterior_is_compared_with_that_of_the_draws(softmax):
+def test_a_final_class_posterior_is_compared_with_that_of_draws(softmax):
     report = check(LogProbabilities(softmax), X, input_variance=0.5, samples=2000)
     assert report.posterior.methods["ap2"]["kl"] < report.posterior.methods["ap1"]["kl"]
     assert report.posterior.methods["ap2"]["kl"] < 2e-3

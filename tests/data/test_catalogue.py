@@ -6,7 +6,7 @@ from momentprop.data import catalogue
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10"])
-def test_every_recipe_states_well_formed_checksums_and_encrypted_mirrors(name):
+def test_recipes_have_checksums_and_encrypted_mirrors(name):
     recipe = catalogue.RECIPES[name]
     checksums = [*recipe.checksums.values(), *(file.sha256 for file in recipe.originals)]
     assert all(len(bytes.fromhex(checksum)) == 32 for checksum in checksums)

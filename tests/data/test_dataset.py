@@ -119,7 +119,7 @@ def test_a_data_set_moves_to_a_device(data):
     assert data.to("cpu").train.mean is None
 
 
-def test_a_stored_split_is_mapped_and_cannot_be_changed_through_its_tensors(tmp_path):
+def test_a_stored_split_is_mapped_and_cannot_be_changed(tmp_path):
     arrays = tiny_data.arrays(200, (1, 28, 28), seed=1)
     path = tmp_path / "train.safetensors"
     write(path, arrays)
@@ -132,7 +132,7 @@ def test_a_stored_split_is_mapped_and_cannot_be_changed_through_its_tensors(tmp_
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_the_checksum_does_not_depend_on_how_the_tensor_lies_in_memory():
+def test_the_checksum_does_not_depend_on_memory_layout():
     images, labels = tiny_data.arrays(3, (3, 4, 5), seed=1)
     strided = images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
     assert not strided.is_contiguous()

@@ -47,7 +47,7 @@ def test_a_server_that_knows_no_ranges_sends_the_whole_file_again(server, use, t
     assert_complete(tmp_path)
 
 
-def test_a_transfer_that_always_breaks_off_is_given_up_but_what_came_is_kept(server, use, tmp_path):
+def test_a_hopeless_transfer_is_given_up_but_what_came_is_kept(server, use, tmp_path):
     use(server.address)
     server.plan[LARGE] = [tiny_data.truncate(1000)] * download.ATTEMPTS
     with pytest.raises(data.DataError, match=f"the connection ended after 4000 of {SIZE} bytes"):
@@ -163,7 +163,7 @@ def test_on_a_terminal_there_are_progress_bars(server, use, tmp_path, capsys, mo
 # A process that is killed
 
 
-def test_a_killed_download_leaves_nothing_that_is_trusted_and_is_taken_up_again(server, use, tmp_path):
+def test_a_killed_download_is_not_trusted_and_is_taken_up_again(server, use, tmp_path):
     use(server.address)
     server.plan[LARGE] = [tiny_data.stall(3000)]
     with start_child(server, tmp_path) as child:

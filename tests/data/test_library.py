@@ -15,7 +15,7 @@ from tests.tiny_data import FILES, LARGE, UNPACKED
 # No source at all
 
 
-def test_when_no_source_answers_the_error_lists_them_and_says_what_to_do(use, tmp_path, monkeypatch):
+def test_when_no_source_answers_the_error_says_what_to_do(use, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     nowhere = "http://127.0.0.1:9/"  # the discard port: nobody listens
     use(nowhere, more=(sources.Npm("tiny@1", {}, decode_idx), sources.Debian("tiny", {"x": "no/x"}, decode_idx)))
@@ -109,7 +109,7 @@ def test_a_missing_package_is_named_with_the_extra_to_install(package, use, tmp_
             function("tiny", tmp_path)
 
 
-def test_the_default_root_is_an_environment_variable_or_the_platforms_cache(monkeypatch, tmp_path):
+def test_the_default_root_is_a_variable_or_the_platforms_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("MOMENTPROP_DATA", str(tmp_path))
     assert data.default_root() == tmp_path
     monkeypatch.delenv("MOMENTPROP_DATA")

@@ -35,7 +35,7 @@ def largest_file(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_disk_that_is_full_while_downloading_ends_with_the_systems_error(server, use, tmp_path):
+def test_a_disk_full_while_downloading_is_the_systems_error(server, use, tmp_path):
     use(server.address)
     with largest_file(20_000), pytest.raises(OSError, match="File too large"):
         data.get("tiny", tmp_path)
@@ -44,7 +44,7 @@ def test_a_disk_that_is_full_while_downloading_ends_with_the_systems_error(serve
     assert_complete(tmp_path)
 
 
-def test_a_disk_that_is_full_while_storing_ends_with_the_systems_error(server, use, tmp_path):
+def test_a_disk_full_while_storing_is_the_systems_error(server, use, tmp_path):
     use(server.address)
     with largest_file(len(UNPACKED["train-images-idx3-ubyte"])), pytest.raises(OSError, match="File too large"):
         data.get("tiny", tmp_path)

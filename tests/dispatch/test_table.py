@@ -16,7 +16,7 @@ class Strange(nn.Module):
         return torch.special.digamma(x)
 
 
-def test_a_missing_rule_names_the_operation_the_type_and_the_module_and_the_remedy():
+def test_a_missing_rule_names_operation_type_module_and_remedy():
     model = nn.Sequential(nn.ReLU(), nn.Sequential(nn.ReLU(), Strange()))
     with pytest.raises(
         MissingRule,

@@ -28,7 +28,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("name", [name for name in NOISES if name != "gamma"])
-def test_the_mean_of_a_noisy_activation_is_the_expectation_over_the_noise(name: str, function: str) -> None:
+def test_a_noisy_activation_has_the_mean_over_its_noise(name: str, function: str) -> None:
     noise, truth, kinks = NOISES[name]
     f = FUNCTIONS[function]
     x = torch.tensor([-8.0, -1.0, 0.0, 0.2, 3.0], dtype=torch.float64, requires_grad=True)
@@ -50,9 +50,7 @@ def test_the_mean_of_a_noisy_activation_is_the_expectation_over_the_noise(name: 
 
 @pytest.mark.parametrize("name", ["laplace", "gumbel", "uniform", "logistic", "normal"])
 @pytest.mark.parametrize("function", [torch.tanh, functional.binary_step])
-def test_the_mean_of_a_noisy_activation_has_its_derivative_also_where_the_function_jumps(
-    name: str, function: Callable[[Any], Any]
-) -> None:
+def test_the_mean_of_a_noisy_jump_has_its_derivative(name: str, function: Callable[[Any], Any]) -> None:
     x = torch.tensor([-1.5, -0.2, 0.1, 2.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(
         lambda x: functional.noisy_activation(x, function, name, training=False), (x,), atol=1e-6
@@ -110,7 +108,7 @@ def test_draws_of_a_binary_unit_agree_with_its_moments(name: str) -> None:
     assert ((drawn.variance - y.variance).abs() < 5 * drawn.variance_error + 1e-6).all()
 
 
-def test_a_draw_is_exactly_one_of_the_two_values_and_has_the_gradient_of_its_expectation() -> None:
+def test_a_draw_has_the_gradient_of_its_expectation() -> None:
     torch.manual_seed(0)
     x = torch.linspace(-2, 2, 101, requires_grad=True)
     y = functional.stochastic_binary(x, "laplace", low=-1.0)

@@ -83,7 +83,7 @@ def test_a_certain_value_has_the_function_and_its_derivatives():
     torch.testing.assert_close((by_mean, by_variance), (torch.zeros_like(mean), 9 * mean**4))
 
 
-def test_a_deviation_below_the_rounding_of_the_mean_is_scaled_by_the_slope():
+def test_a_deviation_below_rounding_is_scaled_by_the_slope():
     y = elementwise(torch.square)(Normal(torch.tensor([1e8]), 1e-12))
     torch.testing.assert_close(y.variance, torch.tensor([4e4]))
 

@@ -33,7 +33,7 @@ def _threshold_network() -> nn.Sequential:
     )
 
 
-def test_a_network_of_hard_thresholds_trains_by_moments_and_not_without() -> None:
+def test_hard_thresholds_train_by_moments_and_not_without() -> None:
     """One pass over 5,000 digits: 87 % of the test digits are right, and 85 % for the plain network of thresholds."""
     model = _threshold_network()
     (images, labels), (test_images, test_labels) = digits("train"), digits("test")

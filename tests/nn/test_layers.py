@@ -128,7 +128,7 @@ WITH_LIMIT = [name for name in LAYERS if name not in ("LogisticBernoulli(ap2a)",
 
 
 @pytest.mark.parametrize("name", WITH_LIMIT)  # two of the paper's formulas do not tend to it, and say so
-def test_without_variance_the_mean_is_that_of_the_tensor_and_gradients_are_finite(name: str) -> None:
+def test_without_variance_a_layer_is_plain_with_finite_gradients(name: str) -> None:
     layer, x = LAYERS[name]().eval().double(), a_tensor(torch.float64)
     leaves = x.clone().requires_grad_(), torch.zeros_like(x).requires_grad_()
     result = layer(Normal(*leaves))

@@ -17,7 +17,7 @@ from tests.nn.inputs import a_tensor, values
 """Layers whose moments are those of a difference, or a posterior, taken as something simpler."""
 
 
-def test_bernoulli_noise_is_dropout_and_gaussian_dropout_has_its_moments() -> None:
+def test_bernoulli_and_gaussian_noise_act_as_dropout() -> None:
     x = values()[2]
     dropout = nn.Dropout(0.3)(x)
     for layer in (

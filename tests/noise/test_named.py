@@ -27,7 +27,7 @@ def test_a_named_noise_is_the_standard_one(name: str) -> None:
     torch.testing.assert_close(own.position(own.quantile(inside)), inside, rtol=1e-5, atol=1e-10)
 
 
-def test_noises_are_refused_that_have_no_known_name_no_moments_or_no_distribution() -> None:
+def test_a_noise_needs_a_known_name_or_moments_and_a_distribution() -> None:
     with pytest.raises(
         ValueError, match=r"unknown noise 'cauchy': choose 'logistic', 'normal', 'uniform', 'laplace', 'g"
     ):

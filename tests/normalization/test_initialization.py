@@ -18,7 +18,7 @@ def _seeded() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_analytic_initialization_makes_the_statistics_of_all_layers_standard(name: str) -> None:
+def test_analytic_initialization_makes_all_layers_standard(name: str) -> None:
     make, x = MODELS[name]
     model, statistics = make().eval(), input_statistics(x)
     rest = {key: t.clone() for key, t in model.state_dict().items() if "running" in key or "bn" in key}
@@ -35,7 +35,7 @@ def test_analytic_initialization_makes_the_statistics_of_all_layers_standard(nam
     assert all(torch.equal(model.state_dict()[key], tensor) for key, tensor in rest.items())
 
 
-def test_initialization_from_a_batch_makes_transposed_convolutions_standard_too() -> None:
+def test_a_batch_makes_transposed_convolutions_standard_too() -> None:
     x = images_of(4, 16)
     for groups in (1, 2):
         model = nn.Sequential(nn.ConvTranspose2d(4, 6, 3, stride=2, groups=groups))

@@ -36,7 +36,7 @@ def test_all_layers_are_normalized_and_have_no_bias(name: str) -> None:
             torch.testing.assert_close(inside[path].loc, torch.zeros(module.channels), rtol=0, atol=1e-3)
 
 
-def test_batch_normalization_is_replaced_and_keeps_its_scale_and_shift() -> None:
+def test_batch_norm_is_replaced_and_keeps_its_scale_and_shift() -> None:
     model = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4, eps=1e-3))
     for norm in (model[0], model[3]):
         nn.init.uniform_(norm.weight)

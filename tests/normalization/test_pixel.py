@@ -15,7 +15,7 @@ from tests.architectures.vision import VGG, BasicBlock, Bottleneck, ResNet, UNet
 from tests.rules.statistics.data import MEAN, VARIANCE, data_of, statistics_of
 
 
-def test_the_means_of_a_shallow_network_are_exact_and_its_deviations_close() -> None:
+def test_a_shallow_network_has_exact_means_and_close_deviations() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(4, 16, 3, stride=3), nn.LeakyReLU(0.1), nn.Flatten(), nn.Linear(64, 8))
     with torch.no_grad():

@@ -42,7 +42,7 @@ MEAN_ERRORS = {paper.ap1: 0.43, paper.ap2a: 0.0225, paper.ap2b: 0.0226, paper.ma
 
 
 @pytest.mark.parametrize("approximation", MEAN_ERRORS, ids=lambda f: f.__name__)
-def test_the_mean_of_the_logistic_unit_is_off_by_what_the_docstring_states(
+def test_the_mean_of_the_logistic_unit_has_the_stated_error(
     approximation: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
     mean, std = torch.meshgrid(
@@ -68,7 +68,7 @@ def test_the_mean_of_the_logistic_unit_is_off_by_what_the_docstring_states(
         (paper.logistic_variance_pea, 1.0, 0.18),
     ],
 )
-def test_the_variance_of_the_logistic_transform_is_off_by_what_the_docstring_states(
+def test_the_variance_of_the_logistic_transform_has_the_stated_error(
     approximation: Callable[[Tensor, Tensor], Tensor], std: float, error: float
 ) -> None:
     mean = torch.linspace(-5, 5, 101, dtype=torch.float64)
@@ -77,7 +77,7 @@ def test_the_variance_of_the_logistic_transform_is_off_by_what_the_docstring_sta
     assert ((ours / truth).sqrt() - 1).abs().max().item() == pytest.approx(error, rel=0.06)
 
 
-def test_the_large_variance_formula_goes_negative_at_small_variances_as_stated() -> None:
+def test_the_large_variance_formula_is_negative_where_stated() -> None:
     mean = torch.linspace(-5, 5, 101)
     assert paper.logistic_variance_large(mean, torch.full_like(mean, 0.09)).min() < 0
 

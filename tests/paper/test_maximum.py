@@ -8,7 +8,7 @@ import torch
 from momentprop import paper
 
 
-def test_the_fitted_maximum_is_off_by_the_stated_amount_and_exact_for_certain_variables() -> None:
+def test_the_fitted_maximum_has_the_stated_error_or_none() -> None:
     a = torch.linspace(-6, 6, 2401, dtype=torch.float64)
     one = torch.ones_like(a)
     fitted, exact = paper.max_fitted(a, one, 0 * a, one), paper.max_normal(a, one, 0 * a, one)

@@ -57,7 +57,7 @@ def test_the_normal_rectifier_is_the_rule_of_normal(slope: float) -> None:
     torch.testing.assert_close(v, ours.variance, rtol=1e-11, atol=1e-13)
 
 
-def test_the_printed_leaky_relu_variance_is_wrong_by_the_stated_amount() -> None:
+def test_the_printed_leaky_relu_variance_has_the_stated_error() -> None:
     a = torch.linspace(-6, 6, 2401, dtype=torch.float64)
     worst = {}
     for slope in (0.01, 0.1):

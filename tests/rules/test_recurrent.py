@@ -114,7 +114,7 @@ def test_the_mixture_of_a_gated_unit_has_exact_moments() -> None:
     torch.testing.assert_close(y.variance, square - y.loc**2)
 
 
-def test_dropout_between_layers_is_noise_for_a_value_none_for_a_mean_and_drawn_for_a_sample() -> None:
+def test_dropout_between_layers_follows_the_type_of_the_value() -> None:
     network, x = _network("lstm", num_layers=2, dropout=0.5), _input(5, 2, 3)
     certain = network.eval()(x)[0]
     assert not network(Normal(x, 0.0))[0].variance.any()

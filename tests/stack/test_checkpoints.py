@@ -26,7 +26,7 @@ def test_reentrant_checkpointing_is_refused() -> None:
         model(Normal(x.loc.requires_grad_(), x.variance))
 
 
-def test_a_residual_block_keeps_its_input_and_its_statistics_under_checkpointing() -> None:
+def test_a_checkpointed_residual_block_keeps_input_and_statistics() -> None:
     torch.manual_seed(0)
     block, x = ResidualBlock(3).double().eval(), a_value(2, 3, 5, 5)
     given = x.loc.clone()

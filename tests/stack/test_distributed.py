@@ -140,7 +140,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_gradients_of_two_processes_are_those_of_one_on_the_joint_batch(name: str, ranks: list[dict[str, Any]]) -> None:
+def test_two_processes_have_the_gradients_of_the_joint_batch(name: str, ranks: list[dict[str, Any]]) -> None:
     wanted = _step(_model(WRAPPERS[name][1]), slice(None))
     for found in ranks:
         assert isinstance(found[name], dict), found[name]

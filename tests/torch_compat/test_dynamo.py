@@ -56,7 +56,7 @@ OPERATORS: dict[str, Callable[[Any, Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_operators_between_values_and_tensors_compile_to_what_eager_gives(name: str) -> None:
+def test_compiled_operators_of_values_and_tensors_equal_eager_ones(name: str) -> None:
     w = torch.arange(1.0, 10.0).reshape(3, 3) / 9
 
     def run(x: Any) -> Any:

@@ -32,13 +32,13 @@ class _WithSetup(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("function", [_Straight, _WithSetup])
-def test_a_custom_autograd_function_that_would_drop_gradients_is_refused(function: Any) -> None:
+def test_an_autograd_function_that_drops_gradients_is_refused(function: Any) -> None:
     model = Around(lambda self, x: function.apply(self.body(x)))
     with pytest.raises(RuntimeError, match=f"autograd function '{function.__name__}' at module Around would lose"):
         model(a_value(5, 6))
 
 
-def test_a_custom_autograd_function_runs_where_no_gradients_are_wanted() -> None:
+def test_an_autograd_function_runs_where_no_gradients_are_wanted() -> None:
     x = a_value(5)
     assert_equal(_Straight.apply(x), torch.relu(x))
     with torch.no_grad():
@@ -48,7 +48,7 @@ def test_a_custom_autograd_function_runs_where_no_gradients_are_wanted() -> None
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_ordinary_inference_of_values_that_require_gradients_is_allowed(context: Any) -> None:
+def test_inference_of_values_that_require_gradients_is_allowed(context: Any) -> None:
     x = a_value(5, 6)
     x = Normal(x.loc.requires_grad_(), x.variance.requires_grad_())
     with context():

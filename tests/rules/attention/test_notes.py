@@ -86,7 +86,7 @@ def test_scores_whose_query_was_overwritten_are_independent() -> None:
     assert torch.allclose(found.variance, as_it_was.variance, rtol=1e-5)
 
 
-def test_written_out_weights_in_half_precision_are_computed_in_float32() -> None:
+def test_half_precision_weights_are_computed_in_float32() -> None:
     parts = heads(0.1)
     expected = written_out(*parts)
     for found in (

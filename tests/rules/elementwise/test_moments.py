@@ -170,7 +170,7 @@ def test_zero_variance_has_finite_gradients(case, dtype):
 
 
 @every_case
-def test_zero_variance_has_the_gradient_of_the_function_away_from_kinks(case):
+def test_zero_variance_has_the_plain_gradient_away_from_kinks(case):
     mean = torch.tensor([-2.2, -0.7, 0.2, 1.3, 4.1], dtype=torch.float64, requires_grad=True)
     variance = torch.zeros_like(mean).requires_grad_()
     y = case(Normal(mean, variance))

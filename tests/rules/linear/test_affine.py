@@ -131,7 +131,7 @@ def _value() -> Normal:
 
 
 @pytest.mark.parametrize("name", AFFINE)
-def test_affine_maps_carry_the_mean_exactly_and_the_variance_by_the_squared_jacobian(name: str) -> None:
+def test_affine_maps_square_their_jacobian_for_the_variance(name: str) -> None:
     torch.manual_seed(2)
     x, function = _value(), AFFINE[name]
     state = torch.get_rng_state()
@@ -158,7 +158,7 @@ def test_affine_maps_compile_to_the_same_values(name: str) -> None:
     torch.testing.assert_close(compiled.variance, eager.variance)
 
 
-def test_results_do_not_share_memory_with_their_inputs_unless_they_are_views() -> None:
+def test_only_views_share_memory_with_their_inputs() -> None:
     x = Normal(torch.zeros(3), 1.0)
     y = x + 1
     y.view(3).mul_(0.0)

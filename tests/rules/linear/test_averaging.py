@@ -13,9 +13,7 @@ def _value() -> Normal:
     return Normal(loc, torch.rand(2, 4, 6, 5, generator=generator, dtype=torch.float64))
 
 
-def test_batch_norm_in_training_gives_the_mixture_over_the_batch_unit_variance_and_updates_the_running_statistics() -> (
-    None
-):
+def test_batch_norm_in_training_standardizes_and_tracks_the_mixture() -> None:
     x = _value()
     layer = nn.BatchNorm2d(4, affine=False, dtype=torch.float64).train()
     y = layer(x)

@@ -78,7 +78,7 @@ def _moments(function: Callable[..., Tensor], values: list[Any]) -> tuple[Tensor
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # of torch.func, in the oracle
 @pytest.mark.parametrize("name", MULTILINEAR)
-def test_a_product_of_independent_factors_has_exact_moments_whichever_are_random(name: str) -> None:
+def test_a_product_is_exact_whichever_factors_are_random(name: str) -> None:
     function, shapes = MULTILINEAR[name]
     values = _values(shapes)
     for certain in itertools.product((False, True), repeat=len(shapes)):
@@ -133,7 +133,7 @@ def test_one_value_given_twice_is_squared() -> None:
         torch.einsum("i,j->ij", x, x)
 
 
-def test_a_bilinear_layer_of_one_value_with_itself_is_a_quadratic_form() -> None:
+def test_a_bilinear_layer_of_one_value_is_a_quadratic_form() -> None:
     x, weight = _values([(5, 3)])[0], _values([(2, 3, 3)])[0]
     y = F.bilinear(x, x, weight.loc, torch.ones(2, dtype=torch.float64))
     draws = x.loc + x.stddev * torch.randn(400_000, 5, 3, generator=torch.Generator().manual_seed(1)).double()

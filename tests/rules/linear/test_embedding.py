@@ -27,7 +27,7 @@ def test_a_bag_of_embeddings_is_a_product_of_rows_and_weights() -> None:
                 torch.testing.assert_close((y.loc, y.variance), (z.loc, z.variance))
 
 
-def test_embeddings_that_would_change_their_table_or_take_a_maximum_have_no_rule() -> None:
+def test_embeddings_with_max_norm_or_a_maximum_have_no_rule() -> None:
     table = _values([(4, 3)])[0]
     with pytest.raises(MissingRule, match="'embedding' with `max_norm`"):
         F.embedding(torch.tensor([1]), table, max_norm=1.0)

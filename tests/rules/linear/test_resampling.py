@@ -66,7 +66,7 @@ def _value(dims: int) -> Normal:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "fold of unfold"])
-def test_resampling_carries_the_mean_exactly_and_the_variance_by_the_squared_jacobian(name: str) -> None:
+def test_resampling_squares_its_jacobian_for_the_variance(name: str) -> None:
     dims, function = CASES[name]
     x = _value(dims)
     y, plain = function(x), function(x.loc)
@@ -118,7 +118,7 @@ def test_resampling_has_right_gradients(name: str) -> None:
     assert torch.autograd.gradcheck(moments, (x.loc.requires_grad_(), x.variance.requires_grad_()))
 
 
-def test_the_variance_of_an_interpolation_in_bfloat16_is_summed_in_float32() -> None:
+def test_variances_in_bfloat16_are_interpolated_in_float32() -> None:
     x = _value(2)
     y = F.interpolate(Normal(x.loc.bfloat16(), x.variance.bfloat16()), scale_factor=1.7, mode="bilinear")
     z = F.interpolate(x, scale_factor=1.7, mode="bilinear")

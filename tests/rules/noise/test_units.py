@@ -45,7 +45,7 @@ def test_a_binary_unit_has_the_moments_of_a_quadrature(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NOISES)
-def test_a_binary_unit_without_variance_is_a_bernoulli_variable_of_the_noise_s_probability(name: str) -> None:
+def test_a_binary_unit_without_variance_is_a_bernoulli_variable(name: str) -> None:
     noise, truth, _ = NOISES[name]
     x = torch.tensor([-20.0, -3.0, -0.3, 0.0, 0.1, 0.4, 2.0, 20.0], dtype=torch.float64, requires_grad=True)
     variance = torch.zeros_like(x).requires_grad_()
@@ -72,7 +72,7 @@ def test_the_derivatives_of_a_binary_unit_are_right(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_expectation_on_a_tensor_has_its_derivative_also_where_the_density_has_a_kink(name: str) -> None:
+def test_the_expectation_has_its_derivative_at_a_kink_of_the_noise(name: str) -> None:
     x = torch.tensor([-30.0, -1.0, 0.0, 0.2, 30.0], dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(functional.stochastic_binary(x, name, training=False).sum(), x)
     np.testing.assert_allclose(slope.numpy(), NOISES[name][1].pdf(x.detach().numpy()), rtol=1e-9, atol=1e-12)

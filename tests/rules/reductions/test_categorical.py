@@ -64,7 +64,7 @@ def test_losses_are_those_of_the_posterior_with_all_options() -> None:
     torch.testing.assert_close(F.nll_loss(F.log_softmax(one, 0), torch.tensor(2)), -log_q[0, 2])
 
 
-def test_segmentation_has_its_classes_moved_to_the_end_and_its_losses_know() -> None:
+def test_segmentation_moves_classes_to_the_end_and_losses_know() -> None:
     x = Normal(*(part.detach() for part in inputs(2, 5, 3, 4)))
     target = torch.randint(5, (2, 3, 4), generator=torch.Generator().manual_seed(0))
     q = F.log_softmax(x, dim=1)

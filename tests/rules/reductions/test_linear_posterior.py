@@ -64,7 +64,7 @@ METHODS: tuple[Any, ...] = ("race", "fast", "logistic", "simplified", "centred")
 
 
 @pytest.mark.parametrize(("method", "classes"), [*((method, 3) for method in METHODS), ("fast", 70)])
-def test_a_linear_posterior_without_variance_is_the_softmax_with_finite_gradients(method: Any, classes: int) -> None:
+def test_without_variance_a_linear_posterior_is_the_softmax(method: Any, classes: int) -> None:
     x, weight = _logits(classes, 0.0)
     leaves = x.loc.clone().requires_grad_(), x.variance.clone().requires_grad_(), weight.requires_grad_()
     found = functional.linear_posterior(Normal(*leaves[:2]), leaves[2], method=method)

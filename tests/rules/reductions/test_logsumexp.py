@@ -92,9 +92,7 @@ def test_many_equal_elements_have_the_stated_error(n: int, of_mean: float, of_de
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0, 100.0])
 @pytest.mark.parametrize("ahead", [6, 10])
-def test_what_a_sure_winner_has_in_excess_is_known_to_a_percent_and_so_are_its_gradients(
-    ahead: int, scale: float
-) -> None:
+def test_the_excess_over_a_sure_winner_is_right_to_a_percent(ahead: int, scale: float) -> None:
     rng = np.random.default_rng(ahead)
     mean, variance = math.sqrt(scale) * rng.normal(size=10), scale * 3 ** rng.uniform(-1, 1, 10)
     mean[0] = mean[1:].max() + ahead * max(1, math.sqrt(scale))
@@ -179,7 +177,7 @@ def test_one_element_is_itself_and_excluded_ones_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_every_size_of_mean_and_variance_gives_finite_moments_and_gradients(dtype: torch.dtype) -> None:
+def test_every_size_gives_finite_moments_and_gradients(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     sizes = torch.tensor([0, 1e-8, 1e-2, 0.15, 1.899, 1.901, 30, 1e3, 1e8], dtype=dtype)
     a, b, c = (grid.reshape(-1, 1) for grid in torch.meshgrid(sizes, sizes, sizes, indexing="ij"))
@@ -266,7 +264,7 @@ def test_compiled_calls_equal_eager_ones(name: str) -> None:
     torch.testing.assert_close(compiled, moments(mean, variance))
 
 
-def test_each_type_of_value_keeps_its_type_and_draws_take_torchs_function() -> None:
+def test_each_type_is_kept_and_draws_take_torchs_function() -> None:
     mean, variance = (part.detach() for part in _parts(3, 4))
     for family in (Logistic, Fitted):
         y = family(mean, variance).logsumexp(1)

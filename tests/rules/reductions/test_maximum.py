@@ -162,7 +162,7 @@ def _input() -> Tensor:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_certain_values_give_exactly_the_plain_maximum_with_finite_gradients(name: str) -> None:
+def test_certain_values_give_the_plain_maximum_and_finite_gradients(name: str) -> None:
     x = _input().requires_grad_()
     variance = torch.zeros_like(x).requires_grad_()
     y = CALLS[name](Normal(x, variance))

@@ -240,7 +240,7 @@ def _layer_norm_by_hand(x: Any) -> Any:
 
 @pytest.mark.parametrize("by_hand", [_rms_by_hand, _layer_norm_by_hand])
 @pytest.mark.parametrize(("n", "excess"), [(32, 0.35), (128, 0.12), (768, 0.02)])
-def test_norms_written_by_hand_are_too_wide_as_their_parts_are_taken_as_independent(
+def test_norms_by_hand_are_too_wide_as_parts_count_as_independent(
     by_hand: Callable[[Any], Any], n: int, excess: float
 ) -> None:
     centred = by_hand is _layer_norm_by_hand

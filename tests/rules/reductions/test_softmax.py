@@ -173,7 +173,7 @@ def test_zero_variance_is_the_softmax(method: str) -> None:
             torch.testing.assert_close(q.logits, x.loc.log_softmax(-1), rtol=1e-5, atol=1e-5)
 
 
-def test_zero_variance_gives_certain_probabilities_and_finite_gradients() -> None:
+def test_zero_variance_gives_certainty_and_finite_gradients() -> None:
     mean = (5 * torch.randn(20, 7, generator=torch.Generator().manual_seed(0))).requires_grad_()
     variance = torch.zeros(20, 7).requires_grad_()
     y = F.softmax(Normal(mean, variance), -1)
@@ -217,7 +217,7 @@ def test_an_excluded_class_has_probability_zero_and_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_every_size_of_mean_and_variance_gives_finite_moments_and_gradients(dtype: torch.dtype) -> None:
+def test_every_size_gives_finite_moments_and_gradients(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     sizes = torch.tensor([0, 1e-8, 1e-2, 1.499, 1.501, 30, 1e3, 1e8], dtype=dtype)
     a, b, c = (grid.reshape(-1, 1) for grid in torch.meshgrid(sizes, sizes, sizes, indexing="ij"))
@@ -233,7 +233,7 @@ def test_every_size_of_mean_and_variance_gives_finite_moments_and_gradients(dtyp
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_shifting_all_means_changes_nothing_but_for_the_simplified_form(method: str) -> None:
+def test_shifting_all_means_changes_only_the_simplified_form(method: str) -> None:
     x = Normal(torch.tensor([5.0, 5.0]).double(), torch.tensor([1.0, 10.0]).double())
     shifted = Normal(x.loc - 5, x.variance)
     q, p = (functional.class_posterior(value, method=method).loc for value in (x, shifted))  # type: ignore[arg-type]

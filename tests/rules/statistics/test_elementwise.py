@@ -39,7 +39,7 @@ def test_rectifiers_and_binary_units_are_those_of_a_normal_value() -> None:
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.1, -0.3, 2.0])
-def test_the_derivatives_of_rectifiers_are_right_and_finite_without_variance(slope: float) -> None:
+def test_derivatives_of_rectifiers_are_right_and_always_finite(slope: float) -> None:
     mean = torch.linspace(-2.0, 2.0, 9, dtype=torch.float64).requires_grad_()
     variance = torch.linspace(0.1, 2.0, 9, dtype=torch.float64).requires_grad_()
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from momentprop import checking as check
+from momentprop import check
 from tests.checking.reports import EVIL
 
 

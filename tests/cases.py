@@ -1,4 +1,4 @@
-r"""The elementwise operations, one line each; every line inherits all the tests of `test_elementwise.py`.
+r"""The elementwise operations, one line each; every line inherits all the tests of `tests/rules/elementwise/`.
 
 A line names the operation as torch spells it, gives the function as `f(x, fn)` for numpy and mpmath (see
 `tests.oracle`), torch's further arguments, the kinks (points where $f$ is not smooth), the Lipschitz constant and the

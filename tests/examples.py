@@ -1,4 +1,4 @@
-r"""One example call for every operation that has a rule; `tests/test_compile.py` walks the rule table with it.
+r"""One example call for every operation that has a rule; `tests/stack/test_compile.py` walks the rule table with it.
 
 An example takes a value of the shape it names, signed unless it is `positive` (well away from zero, for logarithms and
 roots). Every type of value that has a rule for the operation makes the same call, unless `OTHERWISE` has another one.

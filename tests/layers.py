@@ -1,4 +1,4 @@
-"""All layers of `torch.nn`, with what each does to a `Normal`; `tests/test_torch_nn.py` walks the table.
+"""All layers of `torch.nn`, with what each does to a `Normal`; `tests/stack/test_torch_nn.py` walks the table.
 
 `python -m tests.layers > docs/layers.md` measures every layer against Monte Carlo and writes the page.
 """

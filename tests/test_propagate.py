@@ -27,6 +27,12 @@ def _agrees(found, estimate, deviations=5.0):
     assert (found.variance - estimate.variance).abs().div(estimate.variance_error).max() < deviations
 
 
+@dataclasses.dataclass
+class Pair:
+    first: object
+    count: int
+
+
 # Methods and families
 
 
@@ -143,7 +149,7 @@ class Keywords(nn.Module):
         return {"scaled": ids.to(scale.dtype) * scale, "mask": mask}
 
 
-def test_the_variance_goes_to_the_first_floating_point_argument_by_position_or_keyword():
+def test_the_variance_goes_to_the_first_floating_point_argument():
     ids, scale = torch.tensor([1, 2]), torch.tensor([3.0, 4.0])
     y = propagate(Keywords(), ids, scale=scale, mask=torch.tensor([True]), input_variance=0.5)
     assert y["scaled"].loc.tolist() == [3, 8]
@@ -151,7 +157,7 @@ def test_the_variance_goes_to_the_first_floating_point_argument_by_position_or_k
     assert y["mask"].tolist() == [True]
 
 
-def test_input_variance_is_refused_beside_a_value_and_without_a_tensor():
+def test_input_variance_needs_a_tensor_and_no_value():
     with pytest.raises(TypeError, match="beside an argument that is a value"):
         propagate(nn.ReLU(), Normal(X, 0.1), input_variance=0.1)
     with pytest.raises(TypeError, match="no argument is a floating-point tensor"):
@@ -169,12 +175,6 @@ def test_unknown_names_and_too_few_samples_are_refused():
         propagate(nn.ReLU(), X, method="sample", samples=1)
     with pytest.raises(ValueError, match="variance must be non-negative"):
         propagate(nn.ReLU(), X, input_variance=-1.0)
-
-
-@dataclasses.dataclass
-class Pair:
-    first: object
-    count: int
 
 
 torch.utils._pytree.register_dataclass(Pair)
@@ -270,57 +270,6 @@ def test_numbers_drawn_by_the_model_itself_are_pointed_out():
     propagate(model, X, method="sample", input_variance=0.1, samples=3)
 
 
-# Records
-
-
-def test_records_are_copies_keyed_by_path():
-    model = _model()
-    y, inside = propagate(model, X, input_variance=0.1, record=True)
-    assert list(inside) == ["0", "1", "2", "3", "4"]
-    assert (inside["1"].loc < 0).any()  # not what the in-place ReLU made of it
-    assert torch.equal(inside["4"].loc, y.loc)
-    _, chosen = propagate(model, X, input_variance=0.1, record=["1"])
-    assert list(chosen) == ["1"]
-    assert torch.equal(chosen["1"].variance, inside["1"].variance)
-
-
-class Twice(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.layer(self.layer(x))
-
-
-def test_a_module_called_twice_is_recorded_twice():
-    y, inside = propagate(Twice(), X, input_variance=0.1, record=True)
-    assert list(inside) == ["layer", "layer#2"]
-    assert torch.equal(inside["layer#2"].loc, y.loc)
-    assert not torch.equal(inside["layer"].loc, y.loc)
-
-
-def test_draws_are_recorded_as_estimates():
-    model = _model()
-    _, wanted = propagate(model, X, input_variance=0.1, record=["0"])
-    _, inside = propagate(model, X, method="sample", input_variance=0.1, samples=5000, seed=0, record=["0"])
-    _agrees(wanted["0"], inside["0"])
-
-
-def test_what_is_still_plain_is_recorded_as_certain():
-    model = nn.Sequential(nn.Embedding(3, 2), nn.Dropout(0.5)).eval()
-    _, inside = propagate(model, torch.tensor([1]), dropout=True, record=True)
-    assert inside["0"].variance.tolist() == [[0, 0]]
-    assert (inside["1"].variance > 0).all()
-
-
-def test_bad_names_to_record_are_refused():
-    with pytest.raises(ValueError, match="no module '0x' to record; did you mean '0'"):
-        propagate(_model(), X, record=["0x"])
-    with pytest.raises(TypeError, match="record needs a module to look into, but the model is a builtin_function"):
-        propagate(torch.relu, X, record=True)
-
-
 # What is left behind
 
 
@@ -352,7 +301,7 @@ def test_the_network_is_left_as_it_was_after_an_error():
     assert momentprop.dispatch.context.current() is None
 
 
-def test_running_statistics_are_updated_in_training_as_by_a_plain_forward():
+def test_training_updates_running_statistics_as_a_plain_forward():
     model = _model().train()
     plain = copy.deepcopy(model)
     plain(X)

@@ -1,0 +1,3 @@
+"""What a malicious name says."""
+
+EVIL = "<script>alert(1)</script>"

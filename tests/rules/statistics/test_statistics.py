@@ -1,0 +1,204 @@
+"""Statistics of a data set: one pixel through layers, against data that it describes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from momentprop import MissingRule, Normal, Statistics, rules
+from momentprop.nn import GaussianNoise, LogisticBernoulli
+from momentprop.rules.statistics.mixing import channels_of
+from tests.cases import CASES
+from tests.rules.statistics.data import MEAN, VARIANCE, data_of, statistics_of
+
+
+def _assert_describe(found: Any, output: Tensor, tolerance: float = 0.03) -> None:
+    """The statistics are those of a batch of outputs: means relative to the deviation, and variances."""
+    mean, variance = channels_of(found)
+    others = [0, *range(2, output.ndim)]
+    true_variance, true_mean = torch.var_mean(output, others, correction=0)
+    assert ((mean - true_mean).abs() < tolerance * true_variance.sqrt() + 1e-4).all(), (mean, true_mean)
+    assert ((variance / true_variance - 1).abs() < tolerance + 1e-4).all(), (variance, true_variance)
+
+
+class Reshape(nn.Module):
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, x: Any) -> Any:
+        return x.view(-1, *self.shape)
+
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "conv1d": (lambda: nn.Conv1d(4, 3, 3, stride=2), (500, 4, 64)),
+    "conv2d": (lambda: nn.Conv2d(4, 3, (3, 2), dilation=2), (200, 4, 16, 16)),
+    "conv2d in groups": (lambda: nn.Conv2d(4, 6, 3, groups=2, bias=False), (200, 4, 16, 16)),
+    "conv2d by channel": (lambda: nn.Conv2d(4, 4, 3, groups=4), (200, 4, 16, 16)),
+    "conv3d": (lambda: nn.Conv3d(4, 3, 2), (100, 4, 8, 8, 8)),
+    "conv2d and relu": (lambda: nn.Sequential(nn.Conv2d(4, 3, 3), nn.ReLU(inplace=True)), (300, 4, 16, 16)),
+    "linear": (lambda: nn.Linear(4, 3), (40000, 4)),
+    "flatten and linear": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(4 * 9, 3)), (20000, 4, 3, 3)),
+    "view and linear": (lambda: nn.Sequential(Reshape(4 * 9), nn.Linear(4 * 9, 3)), (20000, 4, 3, 3)),
+    "unflatten and relu": (lambda: nn.Sequential(nn.Unflatten(1, (2, 2, 1)), nn.ReLU()), (40000, 4)),
+    "avg_pool2d": (lambda: nn.AvgPool2d(2), (200, 4, 32, 32)),
+    "max_pool2d": (lambda: nn.MaxPool2d(3), (500, 4, 33, 33)),
+    "max_pool1d": (lambda: nn.MaxPool1d(2), (500, 4, 128)),
+    "batch_norm in training": (lambda: nn.BatchNorm2d(4), (100, 4, 16, 16)),
+    "batch_norm in evaluation": (lambda: _used(nn.BatchNorm2d(4)).eval(), (100, 4, 16, 16)),
+    "instance_norm": (lambda: nn.InstanceNorm2d(4, affine=True), (100, 4, 16, 16)),
+    "group_norm": (lambda: nn.GroupNorm(2, 4), (100, 4, 16, 16)),
+    "layer_norm": (lambda: nn.LayerNorm((4, 16, 16)), (100, 4, 16, 16)),
+    "dropout": (lambda: nn.Dropout(0.4), (200, 4, 16, 16)),
+    "noise": (lambda: GaussianNoise(0.7), (200, 4, 16, 16)),
+    "binary units": (lambda: nn.Sequential(nn.Conv2d(4, 3, 2), LogisticBernoulli()), (400, 4, 16, 16)),
+    "pixel_shuffle": (lambda: nn.PixelShuffle(2), (400, 4, 16, 16)),
+    "upsample": (lambda: nn.Upsample(scale_factor=2), (100, 4, 16, 16)),
+}
+
+
+def _used(norm: nn.Module) -> nn.Module:
+    norm(2 * data_of(50, 4, 8, 8) + 1)
+    return norm
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_one_pixel_has_the_statistics_of_independent_data(name: str) -> None:
+    torch.manual_seed(0)
+    make, shape = LAYERS[name]
+    layer = make()
+    with torch.no_grad():
+        pixel = statistics_of().each(lambda part: part.reshape([1, -1] + [1] * (len(shape) - 2)))
+        _assert_describe(layer(pixel), layer(data_of(*shape)))
+
+
+@pytest.mark.parametrize(("size", "stride", "dilation"), [(2, 2, 1), (3, 2, 1), (4, 2, 1), (3, 1, 2), (2, 3, 1)])
+def test_a_transposed_convolution_has_the_statistics_of_its_positions(size: int, stride: int, dilation: int) -> None:
+    torch.manual_seed(0)
+    layer = nn.ConvTranspose2d(4, 6, size, stride, groups=2, dilation=dilation)
+    with torch.no_grad():
+        start = 4 * stride  # away from the border
+        inside = slice(start, start + 6 * stride)
+        _assert_describe(layer(statistics_of()), layer(data_of(400, 4, 16, 16))[:, :, inside, inside], 0.04)
+
+
+def test_an_average_over_all_positions_keeps_the_variance() -> None:
+    x = statistics_of()
+    for average in (
+        nn.AdaptiveAvgPool2d(1),
+        lambda v: v.mean((2, 3), keepdim=True),
+        lambda v: F.avg_pool2d(v, v.shape[2:]),
+    ):
+        pixel = x.each(lambda part: part.reshape(1, 4, 1, 1))
+        torch.testing.assert_close(channels_of(average(pixel)), (MEAN, VARIANCE))
+
+
+def test_positions_of_a_plain_tensor_enter_as_a_mixture() -> None:
+    positions = torch.linspace(-3.0, 3.0, 16).reshape(1, 1, 4, 4)
+    layer = nn.Conv2d(4, 2, 1, bias=False)
+    found = layer(statistics_of().each(lambda part: part.reshape(1, 4, 1, 1)) + positions)
+    weight = layer.weight.flatten(1)
+    torch.testing.assert_close(found.loc.flatten(), weight @ MEAN)
+    expected = weight.square() @ (VARIANCE + positions.var(correction=0))
+    torch.testing.assert_close(found.variance.flatten(), expected)
+
+
+class _Cell(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.cell(x.flatten(1))[0]
+
+
+class _Mixed(nn.Module):
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (_Cell(), "'lstm_cell' at module '0.cell'"),
+        (
+            nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, norm_first=True),
+            "scaled_dot_product_attention|multi_head",
+        ),
+        (_Mixed(lambda x: x @ x.mT), "'matmul'.* at module '0'"),
+        (_Mixed(lambda x: x.sum((2, 3))), "'sum' along dimension .*positions"),
+        (_Mixed(lambda x: x.amax((2, 3))), "'amax' along dimension .*positions"),
+        (_Mixed(lambda x: torch.softmax(x, -1)), "'softmax' along dimension -1"),
+        (_Mixed(lambda x: x[:, :, 1:]), "'getitem'"),
+        (_Mixed(lambda x: x.view(64, -1)), "'view' from"),
+        (_Mixed(lambda x: torch.cat([x, x], 2)), "'cat' along dimension 2"),
+        (_Mixed(torch.var), "'var' at module '0'"),
+        (_Mixed(torch.fft.fft), "'fft_fft' at module '0'"),
+        (nn.AdaptiveMaxPool2d(1), "'adaptive_max_pool2d' at module '0'"),
+    ],
+)
+def test_what_one_pixel_cannot_tell_is_refused_with_the_path(module: nn.Module, words: str) -> None:
+    x = statistics_of().each(lambda part: part.reshape(1, 4, 1, 1))
+    if isinstance(module, nn.TransformerEncoderLayer):
+        x = x.each(lambda part: part.reshape(1, 1, 4))
+    with pytest.raises(MissingRule, match=words):
+        nn.Sequential(module)(x)
+
+
+SERVED = """
+    add add_noise addcdiv addcmul alias alpha_dropout bfloat16 binary_step broadcast_tensors broadcast_to
+    channel_shuffle chunk clone column_stack contiguous copy cpu cuda detach div double dropout dropout1d dropout2d
+    dropout3d dsplit dstack empty_like expand expand_as feature_alpha_dropout feature_dropout flip fliplr flipud float
+    full_like gather half hsplit hstack index_select isfinite isinf isnan lerp local_response_norm log log10 log1p log2
+    log_sigmoid masked_fill max_with_covariance maximum mean minimum movedim mul multiply_noise narrow neg new_empty
+    new_empty_strided new_full new_ones new_tensor new_zeros noisy_activation ones_like permute pixel_shuffle positive
+    rand_like randint_like randn_like ravel reciprocal repeat repeat_interleave requires_grad_ reshape_as roll row_stack
+    rsqrt select split sqrt squeeze stack sub t tensor_split tile to transpose type type_as unbind
+    unsqueeze view_as vsplit vstack where zeros_like
+    adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices
+    max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices
+""".split()
+"""Operations whose rule for `Normal` is right for one pixel; those with indices refuse it themselves."""
+
+
+def test_every_operation_was_looked_at() -> None:
+    of_normal = {
+        row.op for row in rules.table() if row.on is Normal and row.function.__module__.startswith("momentprop")
+    }
+    own = {row.op for row in rules.table() if row.on is Statistics}
+    elementwise = {case.op for case in CASES}
+    assert not Statistics.refused & own
+    assert Statistics.refused <= of_normal
+    assert of_normal == Statistics.refused | own | set(SERVED) | elementwise
+
+
+def test_gradients_flow_through_the_pass() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(2, 3, 3, groups=1), nn.BatchNorm2d(3), nn.LeakyReLU(0.1), nn.MaxPool2d(2), nn.Dropout(0.3),
+        nn.ConvTranspose2d(3, 4, 3, stride=2, groups=1), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(16, 2),
+    ).double()  # fmt: skip
+    names = [name for name, _ in model.named_parameters()]
+
+    def run(loc: Tensor, variance: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+        pixel = Statistics.of(loc.reshape(1, 2, 1, 1), variance.reshape(1, 2, 1, 1))
+        output: Any = torch.func.functional_call(model, dict(zip(names, parameters, strict=True)), (pixel,))
+        return output.loc, output.variance
+
+    inputs = [MEAN[:2].double(), VARIANCE[:2].double(), *(p.detach().clone() for p in model.parameters())]
+    assert torch.autograd.gradcheck(run, [x.requires_grad_() for x in inputs], fast_mode=True)
+
+
+def test_a_channel_that_becomes_constant_gives_finite_gradients() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    nn.init.zeros_(model[0].weight)
+    output = model(statistics_of())
+    (output.loc.sum() + output.variance.sum()).backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())

@@ -1,0 +1,165 @@
+"""`torch.compile(fullgraph=True)` with values in and out gives what eager gives: for every rule, and in networks."""
+
+import copy
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from momentprop import Mean, Normal, Sample, Statistics, propagate, rules
+from momentprop.dispatch import Rule
+from momentprop.rules.statistics.shapes import ALONG
+from tests.cases import CASES
+from tests.examples import NOT_TRACED, REFUSED, Example, example
+from tests.networks import ConvNet, ResidualBlock, TransformerBlock, mlp, trained_looking
+from tests.stack.compiling import CLOSE, assert_alike, compile_whole, tensors
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+TOGETHER = 20  # rules in one graph, to save time
+ELEMENTWISE = {case.op for case in CASES}  # compiled one by one in tests/rules/elementwise/
+TRACED = [
+    row
+    for row in rules.table()
+    if row.op not in NOT_TRACED
+    and row.op not in REFUSED
+    and not (row.op in ELEMENTWISE and row.on is Normal)
+    and not (row.op in ALONG and row.on is Statistics)  # these are the rules of Normal behind a check
+]
+
+
+@pytest.fixture(autouse=True)
+def _in_float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def _groups() -> list[Any]:
+    """Rules by the type of value, a graph's worth at a time."""
+    kinds: dict[str, list[Rule]] = {}
+    for row in TRACED:
+        kinds.setdefault(row.on.__name__, []).append(row)
+    return [
+        pytest.param(some, id=f"{name}-{some[0].op}-to-{some[-1].op}")
+        for name, rows in kinds.items()
+        for some in (rows[first : first + TOGETHER] for first in range(0, len(rows), TOGETHER))
+    ]
+
+
+@pytest.mark.parametrize("group", _groups())
+def test_every_rule_compiles_to_what_eager_gives(group: list[Rule]) -> None:
+    examples: dict[str, Example] = {}
+    for row in group:
+        found = example(row.op, row.on)
+        assert found is not None, f"no example of {row.op!r} on a {row.on.__name__}: add one to tests/examples.py"
+        examples[row.op] = found
+    values = {op: chosen.value(group[0].on) for op, chosen in examples.items()}
+
+    def run(values: dict[str, Any]) -> dict[str, Any]:
+        return {op: examples[op].call(value) for op, value in values.items()}
+
+    assert_alike(run, compile_whole(run), values)
+
+
+def test_no_rule_is_left_out_without_a_reason() -> None:
+    ops = {row.op for row in rules.table()}
+    assert set(NOT_TRACED) | REFUSED <= ops
+    for op in REFUSED:
+        row = next(row for row in rules.table() if row.op == op)
+        with pytest.raises(ValueError, match="asked for indices"):
+            row.function(Example(abs, (2, 3, 4)).value(Normal), 2)
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "layer": (lambda: nn.Sequential(nn.Linear(6, 4), nn.ReLU()), (4, 6)),
+    "mlp": (mlp, (4, 6)),
+    "residual block": (lambda: ResidualBlock(3), (2, 3, 6, 6)),
+    "convolutions": (ConvNet, (2, 3, 8, 8)),
+    "transformer": (TransformerBlock, (2, 5, 8)),
+}
+QUICK = [("mlp", True), ("residual block", True)]
+
+
+def _network(name: str, training: bool) -> tuple[nn.Module, Normal]:
+    torch.manual_seed(0)
+    build, shape = NETWORKS[name]
+    return trained_looking(build()).train(training), Example(abs, shape).value(Normal)
+
+
+@pytest.mark.parametrize(
+    ("name", "training"),
+    [
+        pytest.param(name, training, marks=() if (name, training) in QUICK else pytest.mark.full)
+        for name in NETWORKS
+        for training in (False, True)
+    ],
+)
+def test_networks_compile_with_their_gradients_and_buffers(name: str, training: bool) -> None:
+    model, x = _network(name, training)
+    twin = copy.deepcopy(model)
+    compiled = compile_whole(twin)
+    results = [run(x) for run in (compiled, model)]
+    for result, run in zip(results, (twin, model), strict=True):
+        assert type(result) is Normal
+        (result.loc.square() + result.variance).sum().backward()
+        assert all(parameter.grad is not None for parameter in run.parameters())
+    ours, eager = (
+        [*tensors(result), *(p.grad for p in run.parameters()), *run.buffers()]
+        for result, run in zip(results, (twin, model), strict=True)
+    )
+    torch.testing.assert_close(ours, eager, **CLOSE)
+
+
+@pytest.mark.parametrize("kind", [Mean, Sample])
+def test_the_other_methods_compile(kind: Any) -> None:
+    model, x = _network("mlp", training=False)
+    found = compile_whole(model)(kind(x.loc))
+    assert type(found) is kind
+    torch.testing.assert_close(found.loc, model(x.loc), **CLOSE)
+
+
+def test_propagate_compiles_with_dropout_from_a_plain_input() -> None:
+    model, x = _network("mlp", training=False)
+
+    def run(x: Tensor) -> Normal:
+        return propagate(model, x, dropout=True)
+
+    found, wanted = compile_whole(run)(x.loc), run(x.loc)
+    assert bool((wanted.variance > 0).all())
+    torch.testing.assert_close(tensors(found), tensors(wanted), **CLOSE)
+
+
+def test_in_place_operations_on_the_argument_are_seen_outside() -> None:
+    def run(x: Any) -> Any:
+        y = x.relu_()
+        y += 1
+        y[0] = 0.5
+        return y * 2
+
+    x, z = Normal(torch.ones(3, 2), 0.5), Normal(torch.ones(3, 2), 0.5)
+    found, wanted = compile_whole(run)(x), run(z)
+    torch.testing.assert_close(tensors([found, x]), tensors([wanted, z]), **CLOSE)
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # inductor calls it
+@pytest.mark.parametrize(
+    ("name", "training"),
+    [
+        pytest.param(name, training, marks=() if (name, training) == ("layer", True) else pytest.mark.full)
+        for name in NETWORKS
+        for training in (False, True)
+    ],
+)
+def test_inductor_gives_what_eager_gives(name: str, training: bool) -> None:
+    model, x = _network(name, training)
+    results = []
+    for run in (compile_whole(copy.deepcopy(model), "inductor"), model):
+        result = run(x)
+        leaves = list(model.parameters()) if run is model else list(run._orig_mod.parameters())
+        gradients = torch.autograd.grad((result.loc.square() + result.variance).sum(), leaves) if training else ()
+        results.append([*tensors(result), *gradients])
+    torch.testing.assert_close(*results, rtol=1e-7, atol=1e-9)

@@ -7,8 +7,8 @@ from torch import nn
 
 import momentprop
 from momentprop import Normal, check, propagate
-from momentprop.checking.ranks import batch_size
 from momentprop.checking.picked_units import leaves
+from momentprop.running import Run
 from tests.checking.inputs import X
 from tests.networks import mlp
 
@@ -176,8 +176,7 @@ def test_too_few_draws_and_running_statistics_are_refused():
 
 
 def test_inputs_are_counted_by_the_first_tensor():
-    from momentprop.checking.measure import Call
 
-    assert batch_size(Call(mlp(), (), {"x": Normal(X, 1.0)}, {}, 0)) == 12
-    assert batch_size(Call(mlp(), (torch.tensor(1.0),), {}, {}, 0)) == 1
+    assert Run(mlp(), (), {"x": Normal(X, 1.0)}).batch_size == 12
+    assert Run(mlp(), (torch.tensor(1.0),)).batch_size == 1
     assert [name for name, _ in leaves([Normal(X, 1.0), {"a": X}], "y")] == ["y[0]"]

@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from momentprop.checking import words
 from tests.checking.reports import EVIL
 
 

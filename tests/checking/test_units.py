@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from momentprop import Normal, check
-from momentprop.checking.picked_units import Picker
+from momentprop.checking.picked_units import UnitPicker
 from tests.checking.inputs import X
 
 

@@ -98,9 +98,7 @@ def test_a_single_loss_is_a_score_too_and_wrong_shapes_are_refused() -> None:
 
 def test_a_score_that_nobody_collects_is_refused() -> None:
     x = torch.zeros(4, requires_grad=True)
-    with pytest.raises(
-        RuntimeError, match=r"outside a `ScoreFunction`, where its gradient would be lost: write `with"
-    ):
+    with pytest.raises(RuntimeError, match=r"outside a `ScoreFunction`, where its gradient would be lost: write `with"):
         functional.stochastic_binary(x, gradient="score")
     with torch.no_grad():
         functional.stochastic_binary(x, gradient="score")

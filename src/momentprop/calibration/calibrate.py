@@ -13,9 +13,9 @@ from momentprop.calibration.calibration import Calibration, Noise, Quality, drop
 from momentprop.calibration.corrections import COUNT, Features
 from momentprop.calibration.fingerprint import Fingerprint
 from momentprop.calibration.fit import PlaceFit, at_level, summed, survey
-from momentprop.running import Run, may_vectorize
 from momentprop.checking.ranks import share
 from momentprop.propagate import FAMILIES, Family
+from momentprop.running import Run, may_vectorize
 from momentprop.values import Value
 
 SAMPLES = 300

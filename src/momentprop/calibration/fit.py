@@ -14,9 +14,9 @@ from momentprop.calibration import channel_map, regression
 from momentprop.calibration.corrections import COUNT, Corrections, Features, corrected, level, mapped, of_units
 from momentprop.calibration.monte_carlo import PlacePicker, UnitMoments, drawn
 from momentprop.calibration.operations import Paths, Place, Survey
-from momentprop.running import Run
 from momentprop.checking.metrics import varies
 from momentprop.checking.ranks import is_split
+from momentprop.running import Run
 from momentprop.values import Independent
 
 LEAST = 1e-6
@@ -52,9 +52,7 @@ def at_level(
     runs: Sequence[Run], kind: type[Independent], places: Sequence[Place], features: Features, samples: int
 ) -> tuple[dict[Place, PlaceFit], float]:
     """Fit all places to draws of the batches; return the fits and the mean variance of the inputs."""
-    truths = [
-        drawn(run, places, samples, f"calibrating, batch {i} of {len(runs)}") for i, run in enumerate(runs, 1)
-    ]
+    truths = [drawn(run, places, samples, f"calibrating, batch {i} of {len(runs)}") for i, run in enumerate(runs, 1)]
     _require_noise(truths)
     fitting = _Fitting(places, features, samples, truths)
     with torch.no_grad():

@@ -27,7 +27,9 @@ class UnitAccumulator:
     def __init__(self, values: Mapping[str, Any], levels: Sequence[float] = LEVELS) -> None:
         self.moments = RunningMoments()
         self.levels = levels
-        self.coverages = {name: Coverage(value, levels) for name, value in values.items() if isinstance(value, Uncertain)}
+        self.coverages = {
+            name: Coverage(value, levels) for name, value in values.items() if isinstance(value, Uncertain)
+        }
 
     def add(self, draws: Tensor) -> None:
         """Add draws."""

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from momentprop.checking import accuracy, cost, ranks, shown_inputs
-from momentprop.running import Run, may_vectorize
 from momentprop.checking.final_output import Classes
 from momentprop.checking.measure import Measurement, measure
 from momentprop.checking.methods import Method, functions, passes
+from momentprop.checking.picked_units import name_of_output
 from momentprop.checking.report import Report
 from momentprop.checking.results import Cost, ModuleAccuracy
+from momentprop.running import Run, may_vectorize
 from momentprop.values import Value
 
 UNITS = 2**13

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from momentprop.checking.accumulators import FINE_LEVELS, LEVELS, UnitAccumulator
-from momentprop.running import Run
 from momentprop.checking.final_output import FinalOutput, Probabilities, ShownUnits
-from momentprop.checking.picked_units import UnitPicker, leaves
+from momentprop.checking.picked_units import UnitPicker, leaves, name_of_output
 from momentprop.recording import Recording
+from momentprop.running import Run
 from momentprop.sampling import chunks
 from momentprop.values import Categorical, Certain, Estimate, Sample
 from momentprop.values.uncertain import Uncertain
@@ -84,7 +84,8 @@ def _by_method(run: Run, method: Callable[..., Any], picker: UnitPicker) -> tupl
     result = run.under(method, record=run.has_modules)
     output, recorded = result if run.has_modules else (result, {})
     picked = [picker(path, tree) for path, tree in recorded.items()] + [picker(name_of_output(run.model), output)]
-    return dict(leaves(output, name_of_output(run.model))), {name: value for found in picked for name, value in found.items()}
+    flat = {name: value for found in picked for name, value in found.items()}
+    return dict(leaves(output, name_of_output(run.model))), flat
 
 
 def _draws(run: Run, picker: UnitPicker, end: str, samples: int) -> Iterator[tuple[dict[str, Tensor], Tensor]]:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from momentprop.running import Run, is_tensor
 from momentprop.checking.final_output import Probabilities
 from momentprop.checking.measure import Measured, Measurement
+from momentprop.running import Run, is_tensor
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.values import Value
 

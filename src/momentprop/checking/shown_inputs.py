@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from momentprop.running import Run
 from momentprop.checking.final_output import Probabilities, ShownUnits
 from momentprop.checking.measure import Measurement
 from momentprop.checking.results import SAMPLED, Example, Unit
+from momentprop.running import Run
 from momentprop.values import Value
 from momentprop.values.uncertain import Uncertain
 

@@ -1,7 +1,7 @@
 """The one way in: an operation meets a value, finds its rule, and the rule's result leaves.
 
-Functions reach `dispatch` by `__torch_function__` of the running mode or of the value, methods and operators by `enter`,
-which takes the same way. While a rule runs, the mode is not entered: what the rule computes is its own.
+Functions reach `dispatch` by `__torch_function__` of the running mode or of the value, methods and operators by
+`enter`, which takes the same way. While a rule runs, the mode is not entered: what the rule computes is its own.
 """
 
 import functools
@@ -15,8 +15,8 @@ from momentprop.dispatch.call import Call
 from momentprop.dispatch.context import Context, current
 from momentprop.dispatch.operand import Operand, values_in
 from momentprop.dispatch.place import where
-from momentprop.dispatch.spelling import spelled
 from momentprop.dispatch.rule_table import made, operation_named, resolve
+from momentprop.dispatch.spelling import spelled
 from momentprop.torch_compat.lost_gradients import refuse_lost_gradients
 from momentprop.torch_compat.modes import bare, is_entered
 

@@ -1,6 +1,6 @@
 r"""What kind of map an operation is.
 
-Each operation of the table is of one kind, which may depend on the arguments: on which of them are random, and on flags.
+Each operation of the table is of one kind. It may depend on flags, and on which of the arguments are random.
 
 | kind | what it does | what the table knows besides |
 |---|---|---|
@@ -122,8 +122,11 @@ class Linear(Operation):
         """Return the call without its constants: $Wx$."""
         if self.summands == ("*",):  # all arguments
             return Call(self, [_zero(argument) for argument in call.args], call.kwargs, call.values)
-        given = {name: call.given(name) for name in self.summands}
-        plain = {name: _zero(each) for name, each in given.items() if each is not None and not isinstance(each, Operand)}
+        plain = {}
+        for name in self.summands:
+            summand = call.given(name)
+            if summand is not None and not isinstance(summand, Operand):
+                plain[name] = _zero(summand)
         return call.replaced(plain) if plain else call
 
     def squares(self, call: Call, *variances: Tensor) -> Any:

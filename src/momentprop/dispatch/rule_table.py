@@ -167,7 +167,7 @@ def apply_kind(call: Call) -> Any:
         function = _RULES.get((call.kind, each))
         if function is not None:
             return function(call)
-    raise MissingRule(f"no {on.__name__} rule for {call.op!r} at {where()}, nor one for operations that are {call.kind}")
+    raise MissingRule(f"no {on.__name__} rule for {call.op!r} at {where()}, nor one for *{call.kind}* operations")
 
 
 def operation_named(name: str) -> Operation:

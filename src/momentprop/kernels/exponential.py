@@ -1,6 +1,7 @@
 r"""Exponentials of a normal variable, or of its negative part."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor

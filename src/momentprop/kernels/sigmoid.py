@@ -5,9 +5,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from momentprop.kernels.hermite import Change, Local, centred
 from momentprop.kernels.compose import chosen, rescaled
 from momentprop.kernels.fuse import Moments, Partials
+from momentprop.kernels.hermite import Change, Local, centred
 from momentprop.kernels.logistic import logistic_expectations, logistic_jump
 from momentprop.kernels.nodes import HERMITE
 

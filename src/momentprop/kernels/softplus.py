@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.kernels.hermite import Change, Local
 from momentprop.kernels.fuse import Moments
 from momentprop.kernels.gated import MISH, SILU
+from momentprop.kernels.hermite import Change, Local
 from momentprop.kernels.nodes import HERMITE, hermite
 from momentprop.kernels.smooth_rectifier import remainder, smooth_rectifier
 

@@ -102,5 +102,3 @@ def by_kind(op: str, *args: Any, **kwargs: Any) -> Any:
     call = Call(operation_named(op), args, kwargs)
     rules = {Kind.MOVES: moved, Kind.LINEAR: mapped, Kind.BILINEAR: multiplied, Kind.ELEMENTWISE: transformed}
     return rules[call.kind](call)
-
-

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop.dispatch import Call, rule
-from momentprop.dispatch.registry import composite, mixing, plain
 from momentprop.dispatch.composites import OPENED
+from momentprop.dispatch.registry import composite, mixing, plain
 from momentprop.kernels import attention as kernels
 from momentprop.kernels.fuse import Moments
 from momentprop.rules.attention.notes import in_pieces

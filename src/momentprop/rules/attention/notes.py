@@ -70,9 +70,8 @@ def _read(value: Any) -> Product | Attending | None:
 def note_factors(result: Normal, query: Normal | Tensor, key: Normal | Tensor, gain: float = 1.0) -> Normal:
     """The product of a random `query` with `key`, now remembering them."""
     if isinstance(query, Independent) and query.ndim > 1 and key.ndim > 1:
-        memory = tuple(
-            (factor.memory, factor.memory[0]) for factor in (query, key) if isinstance(factor, Independent) and factor.memory
-        )
+        random = [factor for factor in (query, key) if isinstance(factor, Independent)]
+        memory = tuple((factor.memory, factor.memory[0]) for factor in random if factor.memory)
         variance = variance_of(key) if is_random(key) else None
         _write(result, Product(query.loc, query.variance, mean_of(key), variance, gain, memory))
     return result

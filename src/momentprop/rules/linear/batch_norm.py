@@ -1,4 +1,4 @@
-r"""Batch normalization: an affine map of each channel in evaluation mode, by the statistics of the batch in training."""
+r"""Batch normalization: an affine map in evaluation mode, by the statistics of the batch in training."""
 
 import torch
 import torch.nn.functional as F

@@ -11,7 +11,7 @@ from momentprop.values import Normal
 
 
 def squares_by_rule(call: Call, *variances: Tensor) -> Tensor:
-    """Return the variance that the operation's rule gives units of these variances: it is exact for independent ones."""
+    """Return the variance that the operation's own rule gives, which is exact for independent units."""
     args, kwargs = call.filled([Normal.of(torch.zeros_like(variance), variance) for variance in variances])
     found: Any = find(call.op, Normal)
     result: Tensor = found(*args, **kwargs).variance

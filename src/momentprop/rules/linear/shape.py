@@ -151,12 +151,8 @@ def _copies_border(call: Call) -> bool:
     return bool(call.given("mode", "constant") != "constant")
 
 
-moves(
-    "pad", on=Normal, plain=_bordered, parameters="input pad mode value", summands=("value",), copies=_copies_border
-)
-moves(
-    "masked_fill", on=Normal, plain=method("masked_fill"), parameters="input mask value", summands=("value",)
-)
+moves("pad", on=Normal, plain=_bordered, parameters="input pad mode value", summands=("value",), copies=_copies_border)
+moves("masked_fill", on=Normal, plain=method("masked_fill"), parameters="input mask value", summands=("value",))
 moves("where", on=Normal, parameters="condition input other", summands=("input", "other"))
 
 

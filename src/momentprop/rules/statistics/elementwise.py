@@ -35,9 +35,7 @@ _NODES = tuple(
 _WEIGHTS = tuple(_STEP * math.exp(-z * z / 2) / math.sqrt(2 * math.pi) for z in _NODES)
 
 
-def _over_grid(
-    mean: Tensor, variance: Tensor, function: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
+def _over_grid(mean: Tensor, variance: Tensor, function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     """Return the function at the nodes, along a new last dimension, and the weights; in float32 at least."""
     kind = torch.promote_types(mean.dtype, torch.float32)
     nodes, weights = constant((_NODES, _WEIGHTS), mean.to(kind))

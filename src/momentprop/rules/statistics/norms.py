@@ -5,6 +5,7 @@ $m = \overline{\mu}$ and $S = \overline{\sigma^2} + \mathrm{var}(\mu)$, over the
 """
 
 from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 

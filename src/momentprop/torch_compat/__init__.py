@@ -20,7 +20,7 @@ it to that. Where a version of torch lacks a name, `guard` warns once with what 
 | `scripts` | `torch.jit.ScriptFunction`, `torch._C.ScriptMethod` | scripted code takes tensors only |
 | `tensors` | `Tensor._version` | nothing public tells whether a tensor was written to |
 
-All of them are for torch 2.11 to 2.13, and tested with both.
+All of them are for torch 2.11 to 2.13: the tests run with 2.13, and 2.11 has every one of these names.
 """
 
 from collections.abc import Callable

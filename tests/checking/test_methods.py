@@ -48,8 +48,8 @@ def test_a_calibration_is_one_more_method():
     ("methods", "message"),
     [
         (["ap3"], "unknown method 'ap3': choose from 'ap1', 'ap2'"),
-        ([], "methods must be one or more"),
-        (["ap1", ("ap1", {})], "each with a name of its own"),
+        ([], "give at least one method"),
+        (["ap1", ("ap1", {})], "each with its own name"),
     ],
 )
 def test_bad_methods_are_refused(methods, message):

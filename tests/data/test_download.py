@@ -80,7 +80,7 @@ def test_a_bad_mirror_is_passed_over_at_once(trouble, server, use, tmp_path):
 def test_corrupt_content_is_never_stored(trouble, server, use, tmp_path):
     use(server.address)
     server.plan[LARGE] = [trouble]
-    with pytest.raises(data.DataError, match="what it sends is not the original file: the SHA-256 differs"):
+    with pytest.raises(data.DataError, match="it does not send the original file: the SHA-256 differs"):
         data.get("tiny", tmp_path)
     assert_nothing_stored(tmp_path)
     assert names(tmp_path / "tiny" / "downloads") == []

@@ -54,7 +54,7 @@ def test_the_report_is_a_table_of_what_was_done() -> None:
     report = initialize(model, input_statistics(images_of()))
     assert [(layer.path, layer.done) for layer in report.layers] == [
         ("0", "scaled"),
-        ("2", "scaled and shifted, but for 1 constant channels"),
+        ("2", "scaled and shifted, except for 1 constant channels"),
         ("idle.layer", "never called"),
     ]
     assert report.layers[0].deviation.shape == (4,)

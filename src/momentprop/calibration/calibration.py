@@ -64,7 +64,7 @@ class Calibration:
     features: Features
     noise: Noise
     numbers: Tensor  # shape: (levels, all numbers of all places)
-    quality: dict[str, list[Quality]]  # by the place, as it is printed
+    quality: dict[str, list[Quality]]  # by `str(place)`
     about: dict[str, Any]  # the fit: inputs, samples, seed, versions
     fingerprint: Fingerprint
     _seen: Any = field(default=None, init=False)  # the state of the model when it last matched the fingerprint

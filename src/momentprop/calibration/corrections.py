@@ -1,8 +1,8 @@
 r"""Corrections of the variance of every unit from the unit's own state: $\sigma'^2 = \sigma^2 e^t$.
 
 The exponent is $t = c_0 + c_1\log\sigma^2 + c_2 a + c_3 a^2$ with $a = \mu/\sigma$, clipped to $\pm 6$, and with
-coefficients for every channel. `calibration.channel_map` adds what the other channels at the unit's position tell. The
-exponent is kept within the range that it had in the fit, so that a unit unlike those of the fit cannot run away.
+coefficients for every channel. `calibration.channel_map` adds a term from the other channels at the unit's position.
+The exponent is kept within the range that it had in the fit, so that a unit unlike those of the fit cannot run away.
 """
 
 from collections.abc import Sequence

@@ -169,7 +169,7 @@ def cost(report: Results) -> Markup:
         parts.append(svg.box(scale.start, y - 5, scale(count) - scale.start, 10, style, f"{label}: {told}"))
         parts.append(svg.text(scale(count) + 4, y + 3.5, told, class_="tick"))
     parts.append(svg.text(scale.end, height - 4, "forward passes or draws", "end", "axis"))
-    return svg.drawing(height, "What the methods cost, and what they are worth", *parts)
+    return svg.drawing(height, "The cost of the methods, and their worth", *parts)
 
 
 def _cost_rows(report: Results, name: str) -> list[tuple[str, float, str, str]]:

@@ -17,7 +17,7 @@ def page(report: Results) -> str:
 
 
 def document(title: str, *content: Markup) -> str:
-    """A page of its own, with its style inside."""
+    """A complete page that contains its style."""
     style = Markup(resources.files("momentprop.checking").joinpath("report.css").read_text(encoding="utf-8"))
     head = join(
         [
@@ -60,7 +60,7 @@ def tiles(report: Results) -> Markup:
         (formatting.number(found.eps_mean), "error of the means", "in standard deviations (eps_mean); 0 is exact"),
         (formatting.number(found.eps_std), "factor of the deviations", "eps_std; 1 is exact, below is overconfident"),
         (formatting.brief_worth(found.worth_mean, report.samples), "draws have the same error", "of the means"),
-        (formatting.number(report.cost[name].measured), "forward passes", "is what it costs, by the clock"),
+        (formatting.number(report.cost[name].measured), "forward passes", "measured cost, by the clock"),
     ]
     shown = [
         element("div", element("b", big), element("span", what), element("small", more), class_="tile")
@@ -80,7 +80,7 @@ def _modules(report: Results) -> Markup:
 
 
 def _outputs(report: Results) -> Markup:
-    note = "Grey: histogram of the draws. A dashed line is a mean alone, a bell a mean and a deviation."
+    note = "Grey: histogram of the draws. A dashed line shows a mean alone, a bell a mean and a deviation."
     shown = [output_units(example, report.methods) for example in report.examples if example.units]
     return section("Output units", note, legend(report.methods, drawn="Monte Carlo"), *shown)
 
@@ -106,12 +106,15 @@ def _classes(report: Results) -> Markup:
 def _cost(report: Results) -> Markup:
     text = (
         "Solid: the price of a method, in forward passes of the plain network. Pale: how many draws, of one pass each, "
-        f"have the same error at the output. With {report.samples:,} draws, no more than that can be told."
+        f"have the same error at the output. {report.samples:,} draws cannot resolve larger numbers."
     )
     charted = [figure(charts.cost(report), text)]
     if any(report.at_output(name).coverage for name in report.methods):
-        text = "How many draws of the output lie in intervals of a nominal probability. On the line is right, below it "
-        charted.append(figure(charts.reliability(report), text + "the method is overconfident. Shaded: noise."))
+        text = (
+            "The share of draws of the output inside intervals of a nominal probability. On the line is right, below "
+            "it the method is overconfident. Shaded: noise."
+        )
+        charted.append(figure(charts.reliability(report), text))
     return section("Price and reliability", "", legend(report.methods), element("div", *charted, class_="pair"))
 
 

@@ -107,7 +107,7 @@ def worth(squared_error: float, squared_floor: float, samples: int) -> float:
     r"""The number of draws with the same error as the method: $n\,f^2/(e^2 - f^2)$, and at most $n$.
 
     Both the error of $N$ draws and the floor fall as $1/\sqrt N$, and the floor is a part of the measured error $e$:
-    $e^2 = e_\text{method}^2 + f^2$. For the root mean square of log deviations and, with divergences in the place of
+    $e^2 = e_\text{method}^2 + f^2$. For the root mean square of log deviations and, with divergences in place of
     squares, for KL that holds exactly (in expectation); for `eps_mean` if the method's errors are normally distributed
     over units, and if they are all equal the error of the method comes out up to 15 % too small. A method as good as
     the draws is worth "more than $n$".

@@ -71,7 +71,7 @@ def _section(entry: Entry) -> Markup:
         for example in report.examples[:2]
         if example.probabilities
     ]
-    note = "Grey: what the draws say. A dashed line is a mean alone, a bell a mean and a deviation."
+    note = "Grey: histogram of the draws. A dashed line shows a mean alone, a bell a mean and a deviation."
     return html.section(
         entry.title,
         entry.about,

@@ -60,10 +60,10 @@ def _of_classes(report: Results, name: str) -> str:
     if report.posterior is None or name not in report.posterior.methods:
         return ""
     figure, kl = best(report.posterior.methods[name])
+    same = worth(report.posterior.worth[name][figure], report.samples)
     return (
         f"Its class probabilities are {number(kl)} nats from those of the draws ({figure}; floor: "
-        f"{number(report.posterior.floor)}), as those of {worth(report.posterior.worth[name][figure], report.samples)} "
-        "samples are."
+        f"{number(report.posterior.floor)}), the error of {same} samples."
     )
 
 

@@ -64,7 +64,7 @@ def _fill(part: Path, url: str, original: Original) -> None:
     if _sha256(part) == original.sha256:
         return
     part.unlink()
-    message = "what it sends is not the original file: the SHA-256 differs"
+    message = "it does not send the original file: the SHA-256 differs"
     # If only the end is new, the beginning may be wrong.
     raise _BrokenOffError(message) if start else SourceError(message)
 

@@ -157,7 +157,7 @@ def _moments(output: Any, dim: int) -> tuple[Tensor, Tensor]:
 def _words(layer: Any, variance: Tensor) -> str:
     words = "scaled" if layer.bias is None else "scaled and shifted"
     constant = int((variance == 0).sum())
-    return f"{words}, but for {constant} constant channels" if constant else words
+    return f"{words}, except for {constant} constant channels" if constant else words
 
 
 def _rescale(layer: Any, path: str, shift: Tensor, scale: Tensor) -> None:

@@ -1,6 +1,7 @@
 """`torch.compile(fullgraph=True)` with values in and out gives what eager gives: for every rule, and in networks."""
 
 import copy
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,14 +38,24 @@ def _in_float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
+# Each rule runs the code of the one named behind it, which every run compiles.
+SAME_CODE = {"amin": "amax", "gru": "gru_cell", "lstm": "lstm_cell", "rnn_tanh": "rnn_relu"}
+
+
+def _is_wide(row: Rule) -> bool:
+    """Whether every run compiles the same code by another rule: the one of two dimensions, or that in `SAME_CODE`."""
+    same = SAME_CODE.get(row.op, re.sub("[13]d$", "2d", row.op))
+    return same != row.op and any(other.op == same and other.on is row.on for other in TRACED)
+
+
 def _groups() -> list[Any]:
-    """Rules by the type of value, a graph's worth at a time."""
-    kinds: dict[str, list[Rule]] = {}
+    """Rules by the type of value, a graph's worth at a time; those of the same code in `make test-full` only."""
+    kinds: dict[tuple[str, bool], list[Rule]] = {}
     for row in TRACED:
-        kinds.setdefault(row.on.__name__, []).append(row)
+        kinds.setdefault((row.on.__name__, _is_wide(row)), []).append(row)
     return [
-        pytest.param(some, id=f"{name}-{some[0].op}-to-{some[-1].op}")
-        for name, rows in kinds.items()
+        pytest.param(some, id=f"{name}-{some[0].op}-to-{some[-1].op}", marks=[pytest.mark.full] if wide else [])
+        for (name, wide), rows in kinds.items()
         for some in (rows[first : first + TOGETHER] for first in range(0, len(rows), TOGETHER))
     ]
 

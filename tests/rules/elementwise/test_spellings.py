@@ -6,10 +6,10 @@ from torch import nn
 
 from momentprop import Normal
 from tests.cases import CASES
-from tests.rules.elementwise.every import benign, every_case, every_operation
+from tests.rules.elementwise.every import benign, every_case, every_kernel
 
 
-@every_operation
+@every_kernel
 def test_compiled_equals_eager(case):
     torch.compiler.reset()
 

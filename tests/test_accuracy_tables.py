@@ -11,11 +11,12 @@ import torch
 import momentprop
 from momentprop import cli
 from momentprop.data import Split, digits
-from momentprop.experiments import kept
-from momentprop.experiments.options import Options
-from momentprop.experiments.paper import accuracy, accuracy_cifar, accuracy_lenet, first_figure, printed
-from momentprop.experiments.paper.accuracy_report import markdown
-from momentprop.experiments.result import Result
+from momentprop_experiments.options import Options
+from momentprop_experiments.reproduction import printed_numbers
+from momentprop_experiments.reproduction.accuracy import accuracy, accuracy_cifar, accuracy_lenet, first_figure
+from momentprop_experiments.reproduction.accuracy.accuracy_report import markdown
+from momentprop_experiments.reproduction.outcome import Outcome
+from momentprop_experiments.runs import trained_networks
 
 RESULTS = Path(__file__).parents[1] / "results" / "paper"
 STUDIES = {"lenet": accuracy_lenet.STUDY, "cifar": accuracy_cifar.STUDY}
@@ -38,16 +39,16 @@ def test_every_case_has_a_printed_figure_for_every_column(study):
 
 
 def test_the_printed_figures_are_those_of_the_paper():
-    assert printed.LENET["lrelu-0.1"].ap1 == (0.31, 0.74, 0.51, 1.47, 1.11, 1.60)
-    assert printed.LENET["bernoulli"].std[-1] == 0.93
-    assert printed.CIFAR["logistic-0.01"].ap2[-1] == 2.20
-    assert printed.CIFAR["dropout"].ap1[:2] == (None, 0.01)
-    assert [name for name, case in printed.CIFAR.items() if case.commented_out] == ["lrelu-1e-4", "lrelu-0.1"]
+    assert printed_numbers.LENET["lrelu-0.1"].ap1 == (0.31, 0.74, 0.51, 1.47, 1.11, 1.60)
+    assert printed_numbers.LENET["bernoulli"].std[-1] == 0.93
+    assert printed_numbers.CIFAR["logistic-0.01"].ap2[-1] == 2.20
+    assert printed_numbers.CIFAR["dropout"].ap1[:2] == (None, 0.01)
+    assert [name for name, case in printed_numbers.CIFAR.items() if case.commented_out] == ["lrelu-1e-4", "lrelu-0.1"]
 
 
 def test_the_numbers_are_those_of_check(lenet):
     data, _ = lenet
-    model, about = kept.load("lenet-dropout")
+    model, about = trained_networks.load("lenet-dropout")
     images = (digits("test").images[: accuracy.QUICK.images] - about["mean"][0]) / about["std"][0]
     effort = {"samples": accuracy.QUICK.draws, "units": accuracy.QUICK.units}
     methods = ("ap1", "ap2", "ap2-logistic", "ap2-fitted")
@@ -94,8 +95,12 @@ def test_the_cifar_table_has_dashes_where_nothing_is_random(monkeypatch, tmp_pat
 
 def test_dropout_belongs_to_the_activation_before_it():
     columns = accuracy_lenet.STUDY.columns
-    assert accuracy.modules(columns, kept.load("lenet-dropout")[0])[:3] == ["dropout1", "conv2", "dropout2"]
-    assert accuracy.modules(columns, kept.load("lenet-lrelu")[0])[:3] == ["activation1", "conv2", "activation2"]
+    assert accuracy.modules(columns, trained_networks.load("lenet-dropout")[0])[:3] == ["dropout1", "conv2", "dropout2"]
+    assert accuracy.modules(columns, trained_networks.load("lenet-lrelu")[0])[:3] == [
+        "activation1",
+        "conv2",
+        "activation2",
+    ]
 
 
 def test_an_error_near_that_of_the_draws_is_hidden():
@@ -130,7 +135,7 @@ def test_the_tables_in_the_repository_are_of_the_cases_and_figures_here(study):
 
 def test_the_first_figure_shows_what_the_draws_average(tmp_path):
     result = first_figure.run(tmp_path, Options(quick=True))
-    assert isinstance(result, Result)
+    assert isinstance(result, Outcome)
     data = result.data
     assert sum(data["probabilities"]["sampled"]) == pytest.approx(1, abs=1e-3)
     assert data["divergence"]["ap2"]["kl_race"] < 0.2 * data["divergence"]["ap1"]["kl"]

@@ -10,15 +10,20 @@ import torch
 
 import momentprop
 from momentprop.data import digits
-from momentprop.experiments import kept
-from momentprop.experiments.options import Options
-from momentprop.experiments.paper import calibration, calibration_posterior, calibration_transfer, posterior_scores
-from momentprop.experiments.paper.calibration_cases import CASES, TARGETS, Setting
-from momentprop.experiments.paper.calibration_report import markdown
+from momentprop_experiments.options import Options
+from momentprop_experiments.reproduction import posterior_scores
+from momentprop_experiments.reproduction.calibration import (
+    calibration_held_out,
+    calibration_posterior,
+    calibration_transfer,
+)
+from momentprop_experiments.reproduction.calibration.calibration_cases import CASES, TARGETS, Setting
+from momentprop_experiments.reproduction.calibration.calibration_held_out_report import markdown
+from momentprop_experiments.runs import trained_networks
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "paper"
-EXPERIMENTS = (calibration, calibration_transfer, calibration_posterior)
+EXPERIMENTS = (calibration_held_out, calibration_transfer, calibration_posterior)
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +43,9 @@ def ran(tmp_path_factory):
 
 
 def test_the_figures_are_those_of_check_with_a_calibration_of_training_images(ran):
-    found = ran(calibration)[0]["cases"]["lenet-dropout"]
-    model, about = kept.load("lenet-dropout")
-    effort = calibration.QUICK
+    found = ran(calibration_held_out)[0]["cases"]["lenet-dropout"]
+    model, about = trained_networks.load("lenet-dropout")
+    effort = calibration_held_out.QUICK
     train, test = (
         (digits(split).images[: effort.images] - about["mean"][0]) / about["std"][0] for split in ("train", "test")
     )
@@ -60,8 +65,8 @@ def test_the_figures_are_those_of_check_with_a_calibration_of_training_images(ra
 
 
 def test_the_text_names_every_case(ran):
-    data, text = ran(calibration)
-    assert text.startswith(f"# {calibration.TITLE}\n")
+    data, text = ran(calibration_held_out)
+    assert text.startswith(f"# {calibration_held_out.TITLE}\n")
     for case in data["cases"].values():
         assert text.count(f"| {case['title']}") == 4
     assert "**Targets**" not in text  # LeNet has none
@@ -85,8 +90,8 @@ def _methods(**changes):
     ],
 )
 def test_a_target_is_missed_in_the_part_that_is_not_reached(figure, bad, part):
-    assert all(calibration.judged(TARGETS["lrelu-0.01"], _methods()).values())
-    judged = calibration.judged(TARGETS["lrelu-0.01"], _methods(**{figure: bad}))
+    assert all(calibration_held_out.judged(TARGETS["lrelu-0.01"], _methods()).values())
+    judged = calibration_held_out.judged(TARGETS["lrelu-0.01"], _methods(**{figure: bad}))
     assert [name for name, met in judged.items() if not met] == [part]
 
 
@@ -97,7 +102,7 @@ def test_the_targets_are_those_of_five_cases_of_the_cifar_network():
 
 
 def test_the_verdict_stands_beside_the_row_and_in_a_table_of_its_own(ran):
-    data = json.loads(json.dumps(ran(calibration)[0]))
+    data = json.loads(json.dumps(ran(calibration_held_out)[0]))
     case = next(iter(data["cases"].values()))
     case["targets"] = {"eps_mean": False, "eps_std": True, "layers": True, "rms_log_std": True, "kl": False}
     text = markdown("title", {**data, "cases": {"cifar-lrelu-0.1": case}})
@@ -224,8 +229,8 @@ def test_the_benchmark_adds_a_machine_to_those_in_its_file(benchmark, tmp_path, 
 
 
 def test_an_effort_that_is_full_asks_for_what_the_evidence_needs():
-    assert min(calibration.FULL.draws[kind] for kind in ("lenet", "cifar")) >= 6000
-    assert min(calibration.FULL.draws.values()) >= 1000
+    assert min(calibration_held_out.FULL.draws[kind] for kind in ("lenet", "cifar")) >= 6000
+    assert min(calibration_held_out.FULL.draws.values()) >= 1000
     assert calibration_transfer.FULL.counts == (8, 64, 512)
     assert calibration_transfer.FULL.levels == (1e-4, 1e-3, 0.01, 0.1, 1.0)
     assert calibration_posterior.FULL.test >= 2000

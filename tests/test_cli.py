@@ -12,7 +12,7 @@ import pytest
 from momentprop import cli
 from momentprop.cli import paper
 from momentprop.data import catalogue
-from momentprop.experiments.paper import EXPERIMENTS
+from momentprop_experiments.reproduction.registry import EXPERIMENTS
 from tests import tiny_data
 
 

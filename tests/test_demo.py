@@ -7,7 +7,7 @@ import pytest
 
 from momentprop import demo
 from momentprop.data import load
-from momentprop.experiments import kept
+from momentprop_experiments.runs import trained_networks
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -66,7 +66,7 @@ def test_the_digits_that_are_shown_are_the_least_certain_ones_first(shown):
 def test_without_kept_weights_the_networks_are_trained_and_the_user_is_told_where_to_look(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(kept, "FOLDER", tmp_path)
+    monkeypatch.setattr(trained_networks, "FOLDER", tmp_path)
     demo.main(tmp_path / "demo", images=4, draws=20, training=300)
     printed = capsys.readouterr().out
     assert printed.count("Training a LeNet on 300 embedded digits.") == 3
@@ -79,7 +79,7 @@ def test_without_safetensors_a_network_is_trained(monkeypatch):
     def fail(_):
         raise ImportError("no safetensors")
 
-    monkeypatch.setattr(kept, "load", fail)
+    monkeypatch.setattr(trained_networks, "load", fail)
     _, images, _, origin = demo.network(demo.CASES[0], load("digits"), count=3, training=64)
     assert images.shape == (3, 1, 28, 28)
     assert origin == "# trained by the demo"

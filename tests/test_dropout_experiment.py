@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from momentprop.errors import UserError
-from momentprop.experiments import runs
-from momentprop.experiments.options import Options
-from momentprop.experiments.paper import dropout
-from momentprop.experiments.paper.dropout_figure import WINDOW, plot, running, with_dropout
-from momentprop.experiments.paper.dropout_report import answers, markdown, summary
-from momentprop.training.config import Config
-from momentprop.training.run import build, load_data, split
+from momentprop_experiments.options import Options
+from momentprop_experiments.reproduction.dropout import dropout
+from momentprop_experiments.reproduction.dropout.dropout_figure import WINDOW, plot, running, with_dropout
+from momentprop_experiments.reproduction.dropout.dropout_report import answers, markdown, summary
+from momentprop_experiments.runs import schedule
+from momentprop_experiments.runs.config import Config
+from momentprop_experiments.runs.training_run import build, load_data, split
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "paper"
@@ -53,12 +53,12 @@ def test_all_but_the_normalized_network_begin_at_the_same_point():
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("momentprop.training.log.draw_curves", lambda *_: [])  # which are tested elsewhere
+        patch.setattr("momentprop_experiments.runs.curves.draw_curves", lambda *_: [])  # which are tested elsewhere
         out = tmp_path_factory.mktemp("dropout")
         options = Options(quick=True, device="cpu", runs=out / "runs")
         result = dropout.run(out, options)
         assert [file.suffix for file in result.save(out, dropout.NAME)] == [".json", ".md", ".png", ".svg"]
-        patch.delattr(runs, "train")
+        patch.delattr(schedule, "train")
         patch.delattr(dropout, "evaluate")
         assert dropout.run(out, options).data == result.data  # nothing is trained or tested again
     return result
@@ -153,32 +153,32 @@ def test_runs_stop_when_the_time_is_over_and_go_on_from_their_checkpoints(tmp_pa
 
     monkeypatch.setattr(subprocess, "run", run)
     times = iter([0.0, 0.0, 30.0, 61.0])
-    monkeypatch.setattr(runs.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(schedule.time, "monotonic", lambda: next(times))
     wanted = {name: Config(network="mlp", seed=seed) for seed, name in enumerate(("a", "b", "c"))}
-    assert runs.complete(wanted, tmp_path, Options(minutes=1)) == ["b", "c"]
+    assert schedule.complete(wanted, tmp_path, Options(minutes=1)) == ["b", "c"]
     assert [timeout for _, timeout in started] == [60.0, 30.0]
     assert all("--resume" in command for command, _ in started)
 
 
 def test_an_experiment_that_needs_all_runs_says_how_many_the_time_has_left_undone(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "_side_by_side", lambda missing, *_: list(missing)[1:])
+    monkeypatch.setattr(schedule, "_side_by_side", lambda missing, *_: list(missing)[1:])
     wanted = {name: Config(network="mlp", seed=seed) for seed, name in enumerate(("a", "b", "c"))}
     with pytest.raises(UserError, match="2 of 3 runs are not done: the same command goes on with them"):
-        runs.complete_all(wanted, tmp_path, Options(minutes=1))
+        schedule.complete_all(wanted, tmp_path, Options(minutes=1))
 
 
 def test_runs_side_by_side_end_in_time_and_are_told_as_far_as_they_are(tmp_path, monkeypatch, capsys):
     script = "import json, pathlib, time; p = pathlib.Path({!r}); p.mkdir()\n"
     script += "(p / 'checkpoint.json').write_text(json.dumps({{'history': [1, 2]}})); time.sleep(60)"
     monkeypatch.setattr(
-        runs, "command", lambda config, place, root: ["timeit", "-n1", "-r1", script.format(str(place))]
+        schedule, "command", lambda config, place, root: ["timeit", "-n1", "-r1", script.format(str(place))]
     )
-    monkeypatch.setattr(runs, "_LOOK", 0.1)
+    monkeypatch.setattr(schedule, "_LOOK", 0.1)
     counted = []
-    monkeypatch.setattr(runs, "progress", lambda total, title: _Bar(total, counted))
+    monkeypatch.setattr(schedule, "progress", lambda total, title: _Bar(total, counted))
     wanted = {name: Config(network="mlp", epochs=5, seed=seed) for seed, name in enumerate(("a", "b"))}
     started = time.perf_counter()
-    assert runs.complete(wanted, tmp_path, Options(jobs=2, minutes=0.05)) == ["a", "b"]
+    assert schedule.complete(wanted, tmp_path, Options(jobs=2, minutes=0.05)) == ["a", "b"]
     assert time.perf_counter() - started < 20
     assert counted[0] == 10
     assert sum(counted[1:]) == 4
@@ -199,17 +199,17 @@ class _Bar:
 
 def test_a_kept_run_is_done_if_its_settings_are_the_same_on_any_device(tmp_path):
     config = Config(network="mlp", seed=3)
-    assert not runs.is_done(tmp_path, config)
+    assert not schedule.is_done(tmp_path, config)
     saved = {name: value for name, value in config.as_dict().items() if name != "train_images"}  # of an older version
     (tmp_path / "result.json").write_text(
         json.dumps({"config": {**saved, "device": "cuda"}, "history": [{"epoch": 1}]})
     )
-    assert runs.is_done(tmp_path, config)
-    assert runs.is_done(tmp_path, Config(network="mlp", seed=3, checkpoint_every=7))
-    assert not runs.is_done(tmp_path, Config(network="mlp", seed=3, epochs=7))
-    assert not runs.is_done(tmp_path, Config(network="mlp", seed=4))
-    assert runs.history(tmp_path) == [{"epoch": 1}]
-    assert runs.history(tmp_path / "nowhere") == []
+    assert schedule.is_done(tmp_path, config)
+    assert schedule.is_done(tmp_path, Config(network="mlp", seed=3, checkpoint_every=7))
+    assert not schedule.is_done(tmp_path, Config(network="mlp", seed=3, epochs=7))
+    assert not schedule.is_done(tmp_path, Config(network="mlp", seed=4))
+    assert schedule.history(tmp_path) == [{"epoch": 1}]
+    assert schedule.history(tmp_path / "nowhere") == []
 
 
 def test_few_images_are_chosen_by_the_seed_and_leave_the_validation_alone():

@@ -10,9 +10,12 @@ import pytest
 import torch
 from scipy import integrate, special, stats
 
-from momentprop.experiments.options import Options
-from momentprop.experiments.paper import EXPERIMENTS, activations, and_gate, density, kl_bias
-from momentprop.experiments.result import Result, table
+from momentprop_experiments.options import Options
+from momentprop_experiments.reproduction.gates import and_gate
+from momentprop_experiments.reproduction.logistic_units import density, kl_bias
+from momentprop_experiments.reproduction.nonlinearities import activations
+from momentprop_experiments.reproduction.outcome import Outcome, table
+from momentprop_experiments.reproduction.registry import EXPERIMENTS
 
 RESULTS = Path(__file__).parents[1] / "results" / "paper"
 METHODS = ("AP1", "AP2a", "AP2b", "MacKay", "PEA", "AP2 (default)")
@@ -175,7 +178,7 @@ def test_the_and_gate_in_the_repository_is_the_one_that_is_computed(data):
 
 def test_a_result_writes_an_innermost_list_on_one_line(tmp_path):
     data = {"a": [1, 2, 3], "b": [{"c": ["x, y", 2.5]}], "d": []}
-    Result(data, table(("a", "b"), [("1", "long")])).save(tmp_path, "x")
+    Outcome(data, table(("a", "b"), [("1", "long")])).save(tmp_path, "x")
     text = (tmp_path / "x.json").read_text()
     assert json.loads(text) == data
     assert '"a": [1, 2, 3]' in text
@@ -184,4 +187,4 @@ def test_a_result_writes_an_innermost_list_on_one_line(tmp_path):
 
 def test_a_result_refuses_numbers_that_json_does_not_have(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
-        Result({"a": math.inf}, "").save(tmp_path, "x")
+        Outcome({"a": math.inf}, "").save(tmp_path, "x")

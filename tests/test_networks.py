@@ -6,9 +6,8 @@ from torch import nn
 
 from momentprop import Normal, initialize, propagate
 from momentprop.errors import UserError
-from momentprop.experiments.modern import NETWORKS
-from momentprop.experiments.networks import ACTIVATIONS, SEQUENTIAL, cifar, lenet, mlp
 from momentprop.nn import LogisticBernoulli
+from momentprop_experiments.networks import ACTIVATIONS, NETWORKS, SEQUENTIAL, cifar, lenet, mlp
 
 
 def _images(name: str, count: int = 2) -> torch.Tensor:

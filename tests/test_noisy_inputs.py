@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from momentprop import Normal
-from momentprop.experiments.options import Options
-from momentprop.experiments.paper import noisy_inputs
-from momentprop.experiments.paper.noisy_inputs_report import _gains, _picture, discussion
-from momentprop.experiments.paper.posterior_scores import KEPT, mean_of_softmax, rejection
+from momentprop_experiments.options import Options
+from momentprop_experiments.reproduction.noisy_inputs import noisy_inputs
+from momentprop_experiments.reproduction.noisy_inputs.noisy_inputs_report import _gains, _picture, discussion
+from momentprop_experiments.reproduction.posterior_scores import KEPT, mean_of_softmax, rejection
 
 RESULTS = Path(__file__).parents[1] / "results" / "paper"
 METHODS = ["AP1", "AP2", "calibrated AP2", *(f"Monte Carlo, {count}" for count in noisy_inputs.COUNTS)]

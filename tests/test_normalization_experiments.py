@@ -11,10 +11,12 @@ import torch
 from torch import nn
 
 from momentprop.errors import UserError
-from momentprop.experiments import channels, runs
-from momentprop.experiments.options import Options
-from momentprop.experiments.paper import dataset_statistics, normalization, printed
 from momentprop.values import Estimate
+from momentprop_experiments.options import Options
+from momentprop_experiments.reproduction import printed_numbers
+from momentprop_experiments.reproduction.dataset_statistics import channels, dataset_statistics
+from momentprop_experiments.reproduction.normalization import normalization_runs
+from momentprop_experiments.runs import schedule
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,9 +46,9 @@ def test_the_errors_of_channels_are_those_of_the_paper_and_constant_channels_do_
 
 
 def test_the_printed_statistics_are_those_of_the_paper():
-    assert printed.STATISTICS["lrelu"]["bn"].mean == (0.10, 0.49, 0.13, 0.36, 0.29, 0.52, 0.49)
-    assert printed.STATISTICS["logistic"]["analytic"].std[-1] == 1.21
-    for ways in printed.STATISTICS.values():
+    assert printed_numbers.STATISTICS["lrelu"]["bn"].mean == (0.10, 0.49, 0.13, 0.36, 0.29, 0.52, 0.49)
+    assert printed_numbers.STATISTICS["logistic"]["analytic"].std[-1] == 1.21
+    for ways in printed_numbers.STATISTICS.values():
         assert all(len(row) == 7 for found in ways.values() for row in (found.mean, found.std))
 
 
@@ -66,18 +68,18 @@ def test_the_statistics_have_a_figure_for_every_column_and_the_papers_beside_the
 
 
 def test_all_five_ways_train_and_a_second_call_trains_nothing(tmp_path, monkeypatch, capsys):
-    few = {"lenet": normalization._QUICK["lenet"] | {"validation": 0.96, "epochs": 1, "batch_size": 32}}
-    monkeypatch.setattr(normalization, "_QUICK", few)
-    monkeypatch.setattr("momentprop.training.log.draw_curves", lambda *_: [])  # which are tested elsewhere
+    few = {"lenet": normalization_runs._QUICK["lenet"] | {"validation": 0.96, "epochs": 1, "batch_size": 32}}
+    monkeypatch.setattr(normalization_runs, "_QUICK", few)
+    monkeypatch.setattr("momentprop_experiments.runs.curves.draw_curves", lambda *_: [])  # which are tested elsewhere
     options = Options(quick=True, device="cpu", runs=tmp_path / "runs")
-    result = normalization.run(tmp_path, options)
+    result = normalization_runs.run(tmp_path, options)
     ways = result.data["networks"]["lenet"]["ways"]
-    assert list(ways) == list(normalization.WAYS)
+    assert list(ways) == list(normalization_runs.WAYS)
     assert all(found["train_loss"][0] < 2.6 for found in ways.values())
     assert len({found["test"]["loss"] for found in ways.values()}) == 5
     assert "`momentprop train lenet" in result.markdown
-    monkeypatch.delattr(runs, "train")
-    assert normalization.run(tmp_path, options).data == result.data
+    monkeypatch.delattr(schedule, "train")
+    assert normalization_runs.run(tmp_path, options).data == result.data
 
 
 def test_runs_side_by_side_are_commands_and_one_that_fails_is_named(tmp_path, monkeypatch):
@@ -90,7 +92,7 @@ def test_runs_side_by_side_are_commands_and_one_that_fails_is_named(tmp_path, mo
     monkeypatch.setattr(subprocess, "run", run)
     options = Options(runs=tmp_path, root=tmp_path / "data", jobs=4)
     with pytest.raises(UserError, match=r"4 of the training runs failed: read .*cifar-bn-init\.log"):
-        normalization.run(tmp_path, options)
+        normalization_runs.run(tmp_path, options)
     assert len(started) == 10
     (one,) = [command for command in started if str(tmp_path / "normalization" / "plain20-analytic") in command]
     assert one[1:5] == ["-m", "momentprop", "train", "plain20"]
@@ -124,7 +126,7 @@ def test_the_benchmark_adds_a_device_to_its_table(tmp_path, monkeypatch, capsys)
     assert "5.000 (5.000 to 5.000)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("activation", printed.STATISTICS)
+@pytest.mark.parametrize("activation", printed_numbers.STATISTICS)
 def test_the_table_in_the_repository_has_errors_of_the_papers_size(activation):
     data = json.loads((ROOT / "results" / "paper" / "dataset-statistics.json").read_text())
     assert data["images"] >= 10_000

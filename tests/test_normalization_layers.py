@@ -14,9 +14,9 @@ from torch.utils.checkpoint import checkpoint
 import momentprop
 from momentprop import Mean, Normal, Statistics, dataset_statistics, fold, initialize, input_statistics, propagate
 from momentprop.errors import UserError
-from momentprop.experiments.networks import lenet, mlp
 from momentprop.nn import AnalyticNorm
 from momentprop.training import Config, Settings, fit, load_model, train
+from momentprop_experiments.networks import lenet, mlp
 from tests.architectures.vision import VGG, BasicBlock, ResNet, UNet
 from tests.networks import ConvNet
 

@@ -9,9 +9,8 @@ import torch
 from scipy import stats
 
 from momentprop import Normal
-from momentprop.experiments import regression_data
-from momentprop.experiments.options import Options
-from momentprop.experiments.paper import regression
+from momentprop_experiments.options import Options
+from momentprop_experiments.reproduction.regression import regression, regression_data
 
 RESULTS = Path(__file__).parents[1] / "results" / "paper"
 

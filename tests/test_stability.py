@@ -9,10 +9,17 @@ import torch
 from torch import nn
 
 from momentprop.errors import UserError
-from momentprop.experiments import attacks, runs, trials
-from momentprop.experiments.networks import mlp
-from momentprop.experiments.options import Options
-from momentprop.experiments.paper import stability, stability_deep, stability_deep_report, stability_report
+from momentprop_experiments import attacks
+from momentprop_experiments.networks import mlp
+from momentprop_experiments.options import Options
+from momentprop_experiments.reproduction.stability import (
+    robustness,
+    stability,
+    stability_deep,
+    stability_deep_report,
+    stability_report,
+)
+from momentprop_experiments.runs import schedule
 
 RESULTS = Path(__file__).parents[1] / "results" / "paper"
 
@@ -31,7 +38,7 @@ def quick_deep(tmp_path_factory):
 
 def quickly(experiment, folder):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("momentprop.training.log.draw_curves", lambda *_: [])  # which are tested elsewhere
+        patch.setattr("momentprop_experiments.runs.curves.draw_curves", lambda *_: [])  # which are tested elsewhere
         options = Options(quick=True, device="cpu", runs=folder / "runs")
         return options, folder, experiment.run(folder, options)
 
@@ -97,11 +104,11 @@ def test_many_draws_agree_with_means_where_nothing_is_random_and_with_moments_wh
 
 def test_the_odds_are_one_where_the_class_is_right_and_the_ratio_of_probabilities_elsewhere():
     log_q = torch.tensor([[0.9, 0.09, 0.01], [0.9, 0.09, 0.01]], dtype=torch.float64).log()
-    found = trials.figures(log_q, torch.tensor([0, 1]))
+    found = robustness.figures(log_q, torch.tensor([0, 1]))
     assert found["accuracy"] == 0.5
     assert found["odds"] == pytest.approx(0.5)
     assert found["odds_of_errors"] == pytest.approx(1.0)
-    assert trials.figures(log_q, torch.tensor([0, 0]))["odds_of_errors"] is None
+    assert robustness.figures(log_q, torch.tensor([0, 0]))["odds_of_errors"] is None
 
 
 def _require_the_order_of_noise_and_attacks(curves):
@@ -134,8 +141,8 @@ def test_a_quick_run_has_all_curves_in_the_order_that_must_hold(quick):
 
 def test_a_second_run_neither_trains_nor_measures(quick, monkeypatch):
     options, folder, result = quick
-    monkeypatch.delattr(runs, "train")
-    monkeypatch.delattr(trials.Job, "measure")
+    monkeypatch.delattr(schedule, "train")
+    monkeypatch.delattr(robustness.Job, "measure")
     assert stability.run(folder, options).data == result.data
 
 
@@ -149,7 +156,7 @@ def test_networks_that_the_time_limit_left_untrained_are_counted(experiment, cou
 def test_seeds_that_are_all_trained_are_told_though_others_are_not(quick, monkeypatch):
     options, folder, result = quick
     monkeypatch.setattr(stability, "QUICK", dataclasses.replace(stability.QUICK, seeds=2))
-    monkeypatch.setattr(trials.Job, "__call__", lambda job: json.loads((job.place / "stability.json").read_text()))
+    monkeypatch.setattr(robustness.Job, "__call__", lambda job: json.loads((job.place / "stability.json").read_text()))
     monkeypatch.setattr(stability, "complete", lambda wanted, *_: [name for name in wanted if name.endswith("1")])
     found = stability.run(folder, options)
     assert found.data["curves"] == result.data["curves"]
@@ -189,7 +196,7 @@ def test_all_of_one_seed_is_trained_first_and_of_these_the_longest(monkeypatch):
     monkeypatch.setattr(stability_deep, "as_device", lambda _: torch.device("cuda"))
     all_runs = (each.runs("cuda") for each in stability_deep.networks(Options()).values())
     names = [
-        name for name, _ in sorted((run for runs in all_runs for run in runs.items()), key=stability_deep._urgency)
+        name for name, _ in sorted((run for runs in all_runs for run in schedule.items()), key=stability_deep._urgency)
     ]
     assert len(names) == len(set(names)) == 10 * (3 + 2)
     assert all(name.startswith("cifar") for name in names[-10:])

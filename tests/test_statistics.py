@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 import momentprop
 from momentprop import MissingRule, Normal, Statistics, dataset_statistics, input_statistics, rules
-from momentprop.experiments.networks import SEQUENTIAL
 from momentprop.nn import GaussianNoise, LogisticBernoulli
 from momentprop.rules.statistics.mixing import channels_of
 from momentprop.values.statistics import TrainingStatistics
+from momentprop_experiments.networks import SEQUENTIAL
 from tests.architectures.vision import VGG, BasicBlock, Bottleneck, ResNet, UNet, VisionTransformer
 from tests.cases import CASES
 

@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from momentprop import Estimate, Normal, propagate
 from momentprop.data import load
 from momentprop.errors import UserError
-from momentprop.experiments.networks import lenet, mlp
 from momentprop.training import (
     Classification,
     Config,
@@ -29,10 +28,11 @@ from momentprop.training import (
     train,
 )
 from momentprop.training.distributed import Ranks, as_device
-from momentprop.training.examples import as_examples, order
 from momentprop.training.loop import Trainer
 from momentprop.training.passes import evaluate, training_pass
-from momentprop.training.run import build
+from momentprop.training.training_examples import as_examples, order
+from momentprop_experiments.networks import lenet, mlp
+from momentprop_experiments.runs.training_run import build
 
 ONE = Ranks(0, 1, torch.device("cpu"))
 

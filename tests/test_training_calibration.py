@@ -12,8 +12,8 @@ from momentprop.errors import UserError
 from momentprop.training import Config, Settings, fit, load_model, train
 from momentprop.training.checkpoint import CALIBRATION
 from momentprop.training.distributed import processes
-from momentprop.training.examples import Pairs
 from momentprop.training.loop import Trainer
+from momentprop.training.training_examples import Pairs
 from tests.killing import Killed, killed_after
 
 SETTINGS = Settings(
@@ -97,7 +97,7 @@ def test_a_run_that_ends_after_any_step_resumes_to_the_same_bits(steps, uninterr
 
 
 def test_a_trained_network_has_a_calibration_of_its_last_weights_by_which_it_was_tested(tmp_path, monkeypatch):
-    monkeypatch.setattr("momentprop.training.log.draw_curves", lambda *_: [])
+    monkeypatch.setattr("momentprop_experiments.runs.curves.draw_curves", lambda *_: [])
     config = Config(
         network="mlp", activation="bernoulli", family="fitted", input_variance=0.1, calibrate_every=2, epochs=3,
         train_images=500, device="cpu",

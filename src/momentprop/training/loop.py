@@ -14,17 +14,17 @@ from torch import Tensor, nn
 from momentprop.calibration import Calibration
 from momentprop.errors import UserError
 from momentprop.training import checkpoint as checkpoints
-from momentprop.training.calibrating import fitted
 from momentprop.training.checkpoint import Checkpoint
-from momentprop.training.config import Settings
+from momentprop.training.cuda_graph import GraphedStep
 from momentprop.training.distributed import Ranks, processes
-from momentprop.training.examples import Examples, as_examples, order
 from momentprop.training.folder import Folder
 from momentprop.training.log import Row, TensorBoard
 from momentprop.training.losses import LOSSES, Classification, Objective
 from momentprop.training.passes import autocast, converted, evaluate, in_full, training_pass
 from momentprop.training.progress import Progress
-from momentprop.training.recorded import Recorded
+from momentprop.training.recalibration import fitted
+from momentprop.training.settings import Settings
+from momentprop.training.training_examples import Examples, as_examples, order
 
 
 @dataclass
@@ -115,7 +115,7 @@ class Trainer:
         self.graphed = settings.graph and ranks.device.type == "cuda"
         if self.graphed and ranks.world > 1:
             raise UserError("graph is for a single process: leave it out")
-        self.recorded: Recorded | None = None
+        self.graphed_step: GraphedStep | None = None
         self.optimizer = _optimizer(self.model, settings, self.graphed)
         self.runner = ranks.wrap(torch.compile(self.model) if settings.compile else self.model)  # type: ignore[arg-type]
         self.position = Position()
@@ -173,8 +173,8 @@ class Trainer:
         if len(batch) < self.settings.batch_size:
             self._step(batch, self.runner if self.ranks.world > 1 else self.model)  # is not worth another compilation
         elif self.graphed:
-            self.recorded = self.recorded or Recorded(lambda batch: self._step(batch, self.runner))
-            self.recorded(batch)
+            self.graphed_step = self.graphed_step or GraphedStep(lambda batch: self._step(batch, self.runner))
+            self.graphed_step(batch)
         else:
             self._step(batch, self.runner)
 
@@ -229,7 +229,7 @@ class Trainer:
         """Fit corrections of AP2 to the present weights, if the run has any."""
         if self.settings.calibrate_every:
             self.calibration = fitted(self.model, self.examples, self.settings, epoch, self.ranks.device)
-            self.recorded = None  # a recorded step has the former corrections
+            self.graphed_step = None  # a recorded step has the former corrections
 
     def evaluate(self, examples: Any) -> dict[str, float]:
         """The averages of the objective over examples, by the evaluation pass."""

@@ -1,9 +1,7 @@
 """Belief networks: sums over states against brute force, draws against sums, and three views of one model."""
 
 import itertools
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,8 +27,6 @@ from momentprop.nn import (
     StochasticReLU,
 )
 from momentprop.noise.named import noise as noise_named
-from momentprop_experiments.options import Options
-from momentprop_experiments.reproduction.logistic_units import random_networks
 
 NOISES = {
     "logistic": stats.logistic,
@@ -472,25 +468,3 @@ def test_negated_noise_mirrors_the_distribution(name: str) -> None:
     torch.manual_seed(0)
     draws = mirrored.sample((20_000,))
     assert (draws.mean() - mirrored.mean).abs() < 5 * (mirrored.variance / 20_000).sqrt()
-
-
-def test_the_comparison_with_the_truth_reports_every_method(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="figures need matplotlib")
-    result = random_networks.run(tmp_path, Options(quick=True))
-    result.save(tmp_path, random_networks.NAME)
-    data = json.loads((tmp_path / "truth.json").read_text())
-    assert len(data["cells"]) == 16
-    for row in (data["overall"], *(cell["methods"] for cell in data["cells"])):
-        assert set(row) == set(random_networks.METHODS)
-        assert row[random_networks.DEFAULT]["kl"]["over_default"] == 0
-        assert row["AP1"]["kl"]["mean"] > row[random_networks.DEFAULT]["kl"]["mean"]
-    one_layer = [cell["methods"][random_networks.INDEPENDENT]["absolute_error"]["mean"] for cell in data["cells"][:4]]
-    assert max(one_layer) < 1e-12  # the units of the input are independent
-    assert all(figure.stat().st_size > 10_000 for figure in result.figures)
-    assert f"| {random_networks.DEFAULT} " in result.markdown
-
-
-@pytest.mark.full
-def test_the_default_is_on_average_at_least_as_good_as_every_method_of_the_paper() -> None:
-    everything = torch.cat(list(random_networks.measure(15, seed=1).values()))
-    assert random_networks.better_than_default(everything) == []

@@ -1,86 +1,25 @@
 """The command line: what it lists, writes, prints and refuses."""
 
-import json
 import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
 
 from momentprop import cli
-from momentprop.cli import paper
-from momentprop.data import catalogue
-from momentprop_experiments.reproduction.registry import EXPERIMENTS
+from momentprop.cli import app
+from momentprop.data import catalogue, library
 from tests import tiny_data
-
-
-def test_the_help_lists_every_experiment_with_one_line(capsys):
-    assert cli.main(["paper", "--help"]) == 0
-    printed = capsys.readouterr().out
-    for name, experiment in EXPERIMENTS.items():
-        (line,) = [line for line in printed.splitlines() if line.split()[:1] == [name]]
-        assert line.endswith(experiment.TITLE)
 
 
 def test_the_command_without_arguments_shows_its_help(capsys):
     assert cli.main([]) == 0
-    assert "paper" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", ["or-gate", "or_gate"])
-def test_an_experiment_prints_its_table_and_names_its_files(name, tmp_path, capsys):
-    assert cli.main(["paper", name, "--quick", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "| p(X1=1) | p(X2=1) | OR gate |" in printed
-    for ending in ("json", "md", "png", "svg"):
-        file = tmp_path / "paper" / f"or-gate.{ending}"
-        assert file.stat().st_size > 0
-        assert str(file) in printed
-
-
-def test_all_runs_every_experiment_that_needs_no_data(tmp_path, capsys, monkeypatch):
-    few = {name: EXPERIMENTS[name] for name in ("pea", "relu-mean", "accuracy-lenet")}
-    monkeypatch.setattr(paper, "EXPERIMENTS", few)
-    assert cli.main(["paper", "all", "--out", str(tmp_path)]) == 0
-    assert sorted(path.name for path in tmp_path.glob("paper/*.json")) == ["pea.json", "relu-mean.json"]
-    assert capsys.readouterr().out.count("Written to") == 2
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"), [("and-gates", "did you mean and-gate? choose"), ("zzz", "'zzz': choose first-figure, and-gate")]
-)
-def test_an_unknown_name_gives_one_line_with_the_choices(name, hint, tmp_path, capsys):
-    assert cli.main(["paper", name, "--out", str(tmp_path)]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert hint in printed.err
-    assert "stability, stability-deep, regression or all" in printed.err
-
-
-def test_a_missing_extra_gives_one_line_that_says_what_to_install(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert cli.main(["paper", "truth", "--out", str(tmp_path)]) == 2
-    printed = capsys.readouterr()
-    assert printed.err.count("\n") == 1
-    assert 'pip install "momentprop[experiments]"' in printed.err
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_cannot_be_written_gives_one_line(tmp_path, capsys):
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    assert cli.main(["paper", "pea", "--out", str(blocked)]) == 2
-    assert capsys.readouterr().err.startswith("momentprop: [Errno")
-
-
-def test_the_module_runs_as_a_command(tmp_path):
-    command = [sys.executable, "-m", "momentprop", "paper", "and-gate", "--quick", "--out", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    assert "a = 5.889 and b = -8.833" in done.stdout
-    assert json.loads((tmp_path / "paper" / "and-gate.json").read_text())["printed"]["bias"] == -1.5
+    assert "  check  " in printed
+    assert "  data   " in printed
 
 
 def test_the_package_installs_the_command():
@@ -97,10 +36,10 @@ def test_the_version_is_shown(capsys):
     ("arguments", "message"),
     [
         (["nonsense"], "no such command 'nonsense'; see `momentprop --help`"),
-        (["paper"], "missing argument 'NAME'; see `momentprop paper --help`"),
-        (["paper", "pea", "--slow"], "no such option: --slow"),
-        (["paper", "pea", "--out"], "option '--out' requires an argument"),
-        (["paper", "pea", "truth"], "got unexpected extra argument(s) (truth); see `momentprop paper --help`"),
+        (["check"], "missing argument 'MODULE:FACTORY'; see `momentprop check --help`"),
+        (["data", "list", "--slow"], "no such option: --slow"),
+        (["data", "list", "--root"], "option '--root' requires an argument"),
+        (["data", "list", "mnist"], "got unexpected extra argument(s) (mnist); see `momentprop data list --help`"),
         (["data", "get"], "missing argument 'NAME...'; see `momentprop data get --help`"),
         (["data", "fetch"], "no such command 'fetch'; see `momentprop data --help`"),
     ],
@@ -117,25 +56,8 @@ def test_without_typer_one_line_says_what_to_install(capsys, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("momentprop.cli.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "typer", None)
-    assert cli.main(["paper", "pea"]) == 2
+    assert cli.main(["data", "list"]) == 2
     assert capsys.readouterr().err == 'momentprop: the command line needs typer: run `pip install "momentprop[cli]"`\n'
-
-
-def test_a_bug_of_ours_keeps_its_traceback(monkeypatch):
-    def fail(*_):
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(paper, "_names", fail)
-    with pytest.raises(RuntimeError, match="a bug"):
-        cli.main(["paper", "pea"])
-
-
-def test_an_interrupted_command_has_the_shells_status(monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(paper, "_names", interrupt)
-    assert cli.main(["paper", "pea"]) == 130
 
 
 def test_data_are_got_listed_and_named(tmp_path, capsys, monkeypatch):
@@ -178,3 +100,73 @@ def test_one_wrong_name_is_noticed_before_anything_is_fetched(tmp_path, capsys):
     assert cli.main(["data", "get", "mnist", "mnits", "--root", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("momentprop: there is no data set 'mnits': did you mean mnist?")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_module_runs_as_a_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "momentprop", "data", "list"], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.startswith("digits ")
+
+
+def test_a_bug_of_ours_keeps_its_traceback(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(library, "size", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        cli.main(["data", "list"])
+
+
+def test_an_interrupted_command_has_the_shells_status(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(library, "size", interrupt)
+    assert cli.main(["data", "list"]) == 130
+
+
+def _install(monkeypatch, **commands):
+    """Make it look as if these entry points, and no others, were installed."""
+    found = EntryPoints(EntryPoint(name, value, app.GROUP) for name, value in commands.items())
+    monkeypatch.setattr(app.metadata, "entry_points", lambda group: found.select(group=group))
+
+
+@pytest.mark.parametrize("name", ["train", "paper", "demo"])
+@pytest.mark.parametrize("arguments", [[], ["lenet", "--epochs", "3"], ["--help"]], ids=str)
+def test_without_the_experiments_one_sentence_says_how_to_get_them(name, arguments, capsys, monkeypatch):
+    _install(monkeypatch)
+    assert cli.main([name, *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == (
+        f"momentprop: `momentprop {name}` is a command of the experiments, which are not installed: clone the "
+        "repository and run `make`, or `pip install ./experiments` inside the clone\n"
+    )
+    assert cli.main(["--help"]) == 0
+    assert f"  {name} " not in capsys.readouterr().out
+
+
+def register(application):
+    """Add a command, as another package would."""
+
+    @application.command("hello")
+    def hello(name: str) -> None:
+        """Greet."""
+        print(f"Hello {name}")
+
+
+def test_another_package_adds_a_command_by_an_entry_point(capsys, monkeypatch):
+    _install(monkeypatch, hello=f"{__name__}:register")
+    assert cli.main(["hello", "you"]) == 0
+    assert capsys.readouterr().out == "Hello you\n"
+    assert cli.main([]) == 0
+    assert "  hello  Greet." in capsys.readouterr().out
+
+
+def test_a_package_that_cannot_be_imported_leaves_the_other_commands_alone(capsys, monkeypatch):
+    _install(monkeypatch, train="momentprop_nowhere:register")
+    assert cli.main(["train", "lenet"]) == 2
+    printed = capsys.readouterr().err
+    assert printed == "momentprop: the command 'train' cannot be loaded: No module named 'momentprop_nowhere'\n"
+    assert cli.main(["data", "list"]) == 0

@@ -15,7 +15,7 @@ import momentprop
 from momentprop import Mean, Normal, Statistics, dataset_statistics, fold, initialize, input_statistics, propagate
 from momentprop.errors import UserError
 from momentprop.nn import AnalyticNorm
-from momentprop.training import Config, Settings, fit, load_model, train
+from momentprop.training import Settings, fit
 from momentprop_experiments.networks import lenet, mlp
 from tests.architectures.vision import VGG, BasicBlock, ResNet, UNet
 from tests.networks import ConvNet
@@ -420,17 +420,3 @@ def test_a_normalized_model_trains_and_resumes_to_the_same_bits(method: str, tmp
     fit(resumed, _examples(), settings[1], out=tmp_path / "run", resume=True, progress=False)
     assert all(torch.equal(t, resumed.state_dict()[name]) for name, t in whole.state_dict().items())
     assert history[-1]["train_loss"] < history[0]["train_loss"]
-
-
-def test_the_command_trains_with_analytic_initialization_and_normalization(tmp_path: Any) -> None:
-    config = Config(
-        network="mlp", activation="relu", norm="analytic", init="analytic", method="ap1", epochs=1, input_variance=0.1
-    )
-    result = train(config, tmp_path / "run", progress=False)
-    assert result.test["accuracy"] > 0.8
-    model, about = load_model(tmp_path / "run")
-    x = torch.rand(3, *about["shape"], generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        torch.testing.assert_close(model(x), result.model.eval()(x), rtol=0, atol=0)
-        torch.testing.assert_close(fold(model)(x), model(x), rtol=1e-5, atol=1e-5)
-    assert model.statistics_variance.item() == pytest.approx(1.1, abs=0.02)

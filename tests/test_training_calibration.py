@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from momentprop import Calibration, propagate
+from momentprop import propagate
 from momentprop.errors import UserError
-from momentprop.training import Config, Settings, fit, load_model, train
-from momentprop.training.checkpoint import CALIBRATION
+from momentprop.training import Settings, fit
 from momentprop.training.distributed import processes
 from momentprop.training.loop import Trainer
 from momentprop.training.training_examples import Pairs
@@ -94,24 +93,6 @@ def test_a_run_that_ends_after_any_step_resumes_to_the_same_bits(steps, uninterr
     ours, theirs = model.state_dict(), uninterrupted[0].state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert _losses(history) == _losses(uninterrupted[1])
-
-
-def test_a_trained_network_has_a_calibration_of_its_last_weights_by_which_it_was_tested(tmp_path, monkeypatch):
-    monkeypatch.setattr("momentprop_experiments.runs.curves.draw_curves", lambda *_: [])
-    config = Config(
-        network="mlp", activation="bernoulli", family="fitted", input_variance=0.1, calibrate_every=2, epochs=3,
-        train_images=500, device="cpu",
-    )  # fmt: skip
-    result = train(config, tmp_path / "run", progress=False)
-    model, about = load_model(tmp_path / "run")
-    found = Calibration.load(tmp_path / "run" / CALIBRATION[0])
-    found.require(model)
-    assert torch.equal(found.numbers, result.calibration.numbers)
-    assert about["test"] == train(config, tmp_path / "run", progress=False, resume=True).test
-    train(config, tmp_path / "run", progress=False, overwrite=True)
-    plain = Config(**{**config.as_dict(), "calibrate_every": 0})
-    assert train(plain, tmp_path / "run", progress=False, overwrite=True).calibration is None
-    assert not (tmp_path / "run" / CALIBRATION[0]).exists()
 
 
 def test_a_compiled_model_is_trained_by_the_corrections_of_the_moment(uninterrupted, monkeypatch):

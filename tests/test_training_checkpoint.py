@@ -2,12 +2,7 @@
 
 import json
 import os
-import random
-import shlex
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from momentprop.training import CheckpointError, Config, Settings, fit, load_model, train
+from momentprop.training import CheckpointError, Settings, fit
 from momentprop.training import checkpoint as checkpoints
 from momentprop.training.checkpoint import Checkpoint, read, write
 from tests.killing import Killed, killed_after
@@ -111,34 +106,6 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_old_one(when, uninterru
     model = _model()
     _fit(model, out, resume=True)
     _assert_same(model, uninterrupted[0])
-
-
-def test_a_killed_process_resumes_to_the_same_bits(tmp_path):
-    config = Config(
-        network="mlp", activation="bernoulli", method="sample", epochs=10, checkpoint_every=7, dropout=0.2, norm="bn"
-    )
-    out = tmp_path / "killed"
-    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    command = [sys.executable, "-m", *shlex.split(config.command), "--out", str(out)]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60
-        while not (out / FILE).exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline, "no checkpoint was written within a minute"
-            time.sleep(0.01)
-        delay = 0.6 * random.random()
-        time.sleep(delay)
-        killed = process.poll() is None
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert killed, f"the run was over {delay} seconds after its first checkpoint"
-    resumed = train(config, out, resume=True, progress=False)
-    whole = train(config, tmp_path / "whole", progress=False)
-    _assert_same(resumed.model, whole.model)
-    assert _timeless(resumed.history) == _timeless(whole.history), f"killed after {delay} seconds"
-    assert resumed.test == whole.test
 
 
 def _run(folder: Path) -> bytes:
@@ -287,14 +254,6 @@ def test_a_checkpoint_keeps_every_kind_of_tensor(tmp_path):
     assert found.state == {"a": [1, None, 0.1]}
     assert found.tensors.keys() == tensors.keys()
     assert all(torch.equal(found.tensors[name], tensors[name]) for name in tensors)
-
-
-def test_a_trained_network_is_loaded_from_its_own_file_only(tmp_path):
-    with pytest.raises(CheckpointError, match="has the run ended"):
-        load_model(tmp_path)
-    _run(tmp_path / "run")
-    with pytest.raises(CheckpointError, match="is not a trained network"):
-        load_model(tmp_path / "run" / FILE)
 
 
 def test_checkpoints_can_be_read_by_any_safetensors_reader(tmp_path):

@@ -13,8 +13,8 @@ from momentprop_experiments import Config, load_model, save_halved
 
 _TEXT = """# Trained networks
 
-`momentprop_experiments.load_model` reads them. The weights are rounded to half precision, the accuracies are those of the
-test images before the rounding. Each was made by its command, after `momentprop data get`.
+`momentprop_experiments.load_model` reads them. The weights are rounded to half precision, the accuracies are those of
+the test images before the rounding. Each was made by its command, after `momentprop data get`.
 
 """
 

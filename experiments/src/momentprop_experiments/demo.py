@@ -1,4 +1,4 @@
-r"""The showcase, `momentprop demo` or `python -m momentprop_experiments.demo`: how accurate the propagation is on LeNet.
+r"""The showcase, `momentprop demo`: how accurate the propagation is on LeNet.
 
 Three trained LeNets, each random in its own way, read handwritten digits: one gets noisy pixels, one drops units, and
 the units of one are coins. `momentprop.check` compares AP1 (a standard network) and AP2 (means and variances, in one

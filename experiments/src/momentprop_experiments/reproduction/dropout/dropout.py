@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from momentprop.data import Split
-from momentprop_experiments.runs.training_run import load_model
 from momentprop.training.distributed import processes
 from momentprop.training.losses import Classification
 from momentprop.training.passes import evaluate
@@ -23,7 +22,7 @@ from momentprop_experiments.reproduction.dropout.dropout_report import markdown
 from momentprop_experiments.reproduction.outcome import Outcome
 from momentprop_experiments.runs import schedule
 from momentprop_experiments.runs.config import Config
-from momentprop_experiments.runs.training_run import load_data, split
+from momentprop_experiments.runs.training_run import load_data, load_model, split
 
 NAME = "dropout"
 TITLE = "Analytic dropout: plain training, sampled and analytic dropout (curves, tables; takes a GPU)"

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import matplotlib.colors
 import matplotlib.figure
@@ -11,11 +10,12 @@ import torch
 
 from momentprop import Normal
 from momentprop_experiments.options import Options
+from momentprop_experiments.repository import results_folder
 from momentprop_experiments.reproduction.noisy_inputs import noisy_inputs
 from momentprop_experiments.reproduction.noisy_inputs.noisy_inputs_report import _gains, _picture, discussion
 from momentprop_experiments.reproduction.posterior_scores import KEPT, mean_of_softmax, rejection
 
-RESULTS = Path(__file__).parents[1] / "results" / "paper"
+RESULTS = results_folder() / "paper"
 METHODS = ["AP1", "AP2", "calibrated AP2", *(f"Monte Carlo, {count}" for count in noisy_inputs.COUNTS)]
 
 

@@ -3,7 +3,6 @@
 import json
 import math
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +10,14 @@ import torch
 from scipy import integrate, special, stats
 
 from momentprop_experiments.options import Options
+from momentprop_experiments.repository import results_folder
 from momentprop_experiments.reproduction.gates import and_gate
 from momentprop_experiments.reproduction.logistic_units import density, kl_bias
 from momentprop_experiments.reproduction.nonlinearities import activations
 from momentprop_experiments.reproduction.outcome import Outcome, table
 from momentprop_experiments.reproduction.registry import EXPERIMENTS
 
-RESULTS = Path(__file__).parents[1] / "results" / "paper"
+RESULTS = results_folder() / "paper"
 METHODS = ("AP1", "AP2a", "AP2b", "MacKay", "PEA", "AP2 (default)")
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from momentprop.errors import UserError
 from momentprop_experiments import attacks
 from momentprop_experiments.networks import mlp
 from momentprop_experiments.options import Options
+from momentprop_experiments.repository import results_folder
 from momentprop_experiments.reproduction.stability import (
     robustness,
     stability,
@@ -21,7 +21,7 @@ from momentprop_experiments.reproduction.stability import (
 )
 from momentprop_experiments.runs import schedule
 
-RESULTS = Path(__file__).parents[1] / "results" / "paper"
+RESULTS = results_folder() / "paper"
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,12 @@
 
 import shutil
 import subprocess
+import sys
 
 import pytest
 
-from momentprop import demo
 from momentprop.data import load
+from momentprop_experiments import demo
 from momentprop_experiments.runs import trained_networks
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -66,7 +67,7 @@ def test_the_digits_that_are_shown_are_the_least_certain_ones_first(shown):
 def test_without_kept_weights_the_networks_are_trained_and_the_user_is_told_where_to_look(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(trained_networks, "FOLDER", tmp_path)
+    monkeypatch.setattr(trained_networks, "find_results", lambda: None)
     demo.main(tmp_path / "demo", images=4, draws=20, training=300)
     printed = capsys.readouterr().out
     assert printed.count("Training a LeNet on 300 embedded digits.") == 3
@@ -93,3 +94,13 @@ def test_a_browser_shows_the_overview_without_an_error(shown):
     done = subprocess.run([CHROMIUM, *arguments], capture_output=True, text=True, check=True, timeout=60)
     assert "CONSOLE" not in done.stderr
     assert done.stdout.count('class="chart"') == 36  # three networks with ten units and two charts of classes
+
+
+@pytest.mark.parametrize("command", [["momentprop", "demo"], ["momentprop_experiments.demo"]], ids=" ".join)
+def test_the_demo_is_a_command_and_a_module(command, tmp_path):
+    options = ["--out", str(tmp_path), "--images", "3", "--draws", "5"]
+    done = subprocess.run(
+        [sys.executable, "-m", *command, *options], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "Three LeNets on 3 embedded test digits, against 5 draws of their noise." in done.stdout
+    assert (tmp_path / "index.html").exists()

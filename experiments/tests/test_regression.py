@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +9,10 @@ from scipy import stats
 
 from momentprop import Normal
 from momentprop_experiments.options import Options
+from momentprop_experiments.repository import results_folder
 from momentprop_experiments.reproduction.regression import regression, regression_data
 
-RESULTS = Path(__file__).parents[1] / "results" / "paper"
+RESULTS = results_folder() / "paper"
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import math
 import subprocess
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,12 +12,13 @@ from torch import nn
 from momentprop.errors import UserError
 from momentprop.values import Estimate
 from momentprop_experiments.options import Options
+from momentprop_experiments.repository import results_folder
 from momentprop_experiments.reproduction import printed_numbers
 from momentprop_experiments.reproduction.dataset_statistics import channels, dataset_statistics
 from momentprop_experiments.reproduction.normalization import normalization_runs
 from momentprop_experiments.runs import schedule
 
-ROOT = Path(__file__).parents[1]
+ROOT = results_folder().parent
 
 
 def test_the_truth_is_the_statistics_of_all_images_and_positions_at_once(monkeypatch):

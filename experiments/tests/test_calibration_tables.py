@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ import torch
 import momentprop
 from momentprop.data import digits
 from momentprop_experiments.options import Options
+from momentprop_experiments.repository import results_folder
 from momentprop_experiments.reproduction import posterior_scores
 from momentprop_experiments.reproduction.calibration import (
     calibration_held_out,
@@ -21,7 +21,7 @@ from momentprop_experiments.reproduction.calibration.calibration_cases import CA
 from momentprop_experiments.reproduction.calibration.calibration_held_out_report import markdown
 from momentprop_experiments.runs import trained_networks
 
-ROOT = Path(__file__).parents[1]
+ROOT = results_folder().parent
 RESULTS = ROOT / "results" / "paper"
 EXPERIMENTS = (calibration_held_out, calibration_transfer, calibration_posterior)
 

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,13 +11,14 @@ import momentprop
 from momentprop import cli
 from momentprop.data import Split, digits
 from momentprop_experiments.options import Options
+from momentprop_experiments.repository import results_folder
 from momentprop_experiments.reproduction import printed_numbers
 from momentprop_experiments.reproduction.accuracy import accuracy, accuracy_cifar, accuracy_lenet, first_figure
 from momentprop_experiments.reproduction.accuracy.accuracy_report import markdown
 from momentprop_experiments.reproduction.outcome import Outcome
 from momentprop_experiments.runs import trained_networks
 
-RESULTS = Path(__file__).parents[1] / "results" / "paper"
+RESULTS = results_folder() / "paper"
 STUDIES = {"lenet": accuracy_lenet.STUDY, "cifar": accuracy_cifar.STUDY}
 
 

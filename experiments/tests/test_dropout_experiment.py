@@ -4,13 +4,13 @@ import importlib.util
 import json
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
 from momentprop.errors import UserError
 from momentprop_experiments.options import Options
+from momentprop_experiments.repository import results_folder
 from momentprop_experiments.reproduction.dropout import dropout
 from momentprop_experiments.reproduction.dropout.dropout_figure import WINDOW, plot, running, with_dropout
 from momentprop_experiments.reproduction.dropout.dropout_report import answers, markdown, summary
@@ -18,24 +18,30 @@ from momentprop_experiments.runs import schedule
 from momentprop_experiments.runs.config import Config
 from momentprop_experiments.runs.training_run import build, load_data, split
 
-ROOT = Path(__file__).parents[1]
+ROOT = results_folder().parent
 RESULTS = ROOT / "results" / "paper"
 
 
-def test_the_runs_are_those_of_the_issue():
-    cases = dropout.cases(Options())
-    assert list(cases) == ["lenet", "cifar"]
-    for group in cases.values():
-        assert len(group) == 3 + 4 + 12
+def test_the_published_curves_are_those_of_the_present_runs():
+    published = json.loads((RESULTS / "dropout.json").read_text())["networks"]
+    cases = dropout.cases(Options(device="cpu"))
+    assert list(cases) == list(published) == ["lenet", "cifar"]
+    for network, group in cases.items():
+        commands = {name: run["command"] for name, run in published[network]["runs"].items()}
+        assert {name: config.command for name, config in group.items()} == commands
+    assert all(config.epochs == 60 and config.norm != "bn" for config in cases["cifar"].values())
+    assert all(config.train_images == 1000 for config in cases["lenet"].values())
+
+
+def test_every_way_has_the_seeds_of_the_plain_training_that_it_is_compared_with():
+    for group in dropout.cases(Options()).values():
         seeds = {}
         for config in group.values():
             seeds.setdefault((dropout._way(config), config.dropout), set()).add(config.seed)
-        assert seeds["plain", 0.0] == {0, 1, 2}
-        for way in ("sampled", "analytic", "analytic-norm", "analytic-expected"):
-            assert seeds[way, 0.2] == {0}
-            assert seeds[way, 0.3] == {0, 1, 2}
-    assert all(config.epochs == 60 and config.norm != "bn" for config in cases["cifar"].values())
-    assert all(config.train_images == 1000 for config in cases["lenet"].values())
+        assert seeds.pop(("plain", 0.0)) == {0, 1, 2}
+        ways = ("sampled", "analytic", "analytic-norm", "analytic-expected")
+        assert seeds == {(way, p): few for way in ways for p, few in ((0.2, {0}), (0.3, {0, 1, 2}))}
+        assert len(group) == 3 + 4 + 12
 
 
 def test_all_but_the_normalized_network_begin_at_the_same_point():

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from momentprop import cli
-from momentprop.training import Config
 from momentprop.training.loop import Trainer
+from momentprop_experiments import Config
 
 QUICK = ["train", "mlp", "--method", "ap1", "--epochs", "1", "--activation", "relu"]
 

@@ -42,6 +42,11 @@ def numbers(values: Tensor, digits: int = 6) -> Any:
     return [numbers(part, digits) for part in values]
 
 
+def rounded(x: float | None, digits: int = 4) -> float | None:
+    """Round a number to significant digits, as a file has it; None stays None."""
+    return None if x is None else float(f"{x:.{digits}g}")
+
+
 def _one_line_a_list(text: str) -> str:
     """JSON with every innermost list on a line of its own."""
     return re.sub(r"\[\n\s+([^][{}]*?)\n\s*\]", lambda found: "[" + re.sub(r",\n\s+", ", ", found[1]) + "]", text)

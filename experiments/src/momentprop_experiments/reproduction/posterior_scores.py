@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from momentprop import Normal
-from momentprop_experiments.reproduction.calibration.calibration_cases import rounded
+from momentprop_experiments.reproduction.outcome import rounded
 
 LEVELS = (0.5, 0.9, 0.99)
 """Of the intervals of logits."""

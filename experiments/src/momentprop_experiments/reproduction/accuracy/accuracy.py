@@ -19,6 +19,7 @@ from momentprop.data import load_split
 from momentprop.sampling import progress
 from momentprop.training.distributed import as_device
 from momentprop_experiments.options import Options
+from momentprop_experiments.reproduction.outcome import rounded
 from momentprop_experiments.reproduction.printed_numbers import Printed
 from momentprop_experiments.runs import trained_networks
 
@@ -129,7 +130,7 @@ def _measure(subject: Subject, effort: Effort, paths: Sequence[str]) -> dict[str
         "draws": report.samples,
         "seconds": round(report.seconds, 1),
         "versions": ", ".join(f"{name} {version}" for name, version in report.versions.items()),
-        "floor": {**floor, "kl": _rounded(report.posterior.floor) if report.posterior is not None else None},
+        "floor": {**floor, "kl": rounded(report.posterior.floor) if report.posterior is not None else None},
         "methods": {name: _of_method(report, paths, name) for name in report.methods},
         "printed": dataclasses.asdict(case.printed),
         "scales": _scales(subject, effort, paths),
@@ -158,14 +159,14 @@ def _of_method(report: Report, paths: Sequence[str], name: str) -> dict[str, Any
     assert posterior is not None
     return {
         **_layers(report, paths, name, figures),
-        **{figure: _rounded(kl) for figure, kl in posterior.methods[name].items()},
-        "coverage": {level: _rounded(found.coverage[level]) for level in ("50", "90", "99") if found.coverage},
+        **{figure: rounded(kl) for figure, kl in posterior.methods[name].items()},
+        "coverage": {level: rounded(found.coverage[level]) for level in ("50", "90", "99") if found.coverage},
         "worth": {
-            "eps_mean": _rounded(found.worth_mean),
-            "rms_log_std": _rounded(found.worth_std),
-            **{figure: _rounded(draws) for figure, draws in posterior.worth[name].items()},
+            "eps_mean": rounded(found.worth_mean),
+            "rms_log_std": rounded(found.worth_std),
+            **{figure: rounded(draws) for figure, draws in posterior.worth[name].items()},
         },
-        "forward_passes": _rounded(report.cost[name].measured, 2),
+        "forward_passes": rounded(report.cost[name].measured, 2),
     }
 
 
@@ -173,7 +174,7 @@ def _layers(report: Report, paths: Sequence[str], name: str, figures: Sequence[s
     """Figures of a method, or of the floor, for each column; None where nothing is random."""
     found = [report[path] if path in report.modules else None for path in paths]
     each = [None if module is None else module.floor if name == "floor" else module.methods[name] for module in found]
-    return {figure: [_rounded(getattr(accuracy, figure, None)) for accuracy in each] for figure in figures}
+    return {figure: [rounded(getattr(accuracy, figure, None)) for accuracy in each] for figure in figures}
 
 
 def _scales(subject: Subject, effort: Effort, paths: Sequence[str]) -> dict[str, Any] | None:
@@ -190,7 +191,7 @@ def _scales(subject: Subject, effort: Effort, paths: Sequence[str]) -> dict[str,
     for name, meant in variances.items():
         report = subject.check(meant, effort.draws_for_scale, ("ap1",))
         errors = _layers(report, paths, "ap1", ("eps_mean",))["eps_mean"]
-        found[name] = {"eps_mean": errors, "distance": _rounded(distance(errors, printed.ap1))}
+        found[name] = {"eps_mean": errors, "distance": rounded(distance(errors, printed.ap1))}
     return found
 
 
@@ -198,7 +199,3 @@ def distance(ours: Sequence[float | None], printed: Sequence[float | None]) -> f
     """The root mean square of the logarithms of our errors over the printed ones."""
     logs = [math.log(a / b) for a, b in zip(ours, printed, strict=True) if a and b]
     return math.sqrt(sum(x * x for x in logs) / len(logs))
-
-
-def _rounded(x: float | None, digits: int = 4) -> float | None:
-    return None if x is None else float(f"{x:.{digits}g}")

@@ -153,8 +153,3 @@ def exact_convolutions() -> Iterator[None]:
     """Let a GPU compute in float32: in the 10 bits of TF32, small noise would be rounded away."""
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield
-
-
-def rounded(x: float | None, digits: int = 4) -> float | None:
-    """A number to significant digits, as a file has it."""
-    return None if x is None else float(f"{x:.{digits}g}")

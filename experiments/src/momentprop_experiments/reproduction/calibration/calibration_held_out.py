@@ -16,11 +16,10 @@ from momentprop_experiments.reproduction.calibration.calibration_cases import (
     Setting,
     Target,
     exact_convolutions,
-    rounded,
 )
 from momentprop_experiments.reproduction.calibration.calibration_held_out_figure import plot
 from momentprop_experiments.reproduction.calibration.calibration_held_out_report import markdown
-from momentprop_experiments.reproduction.outcome import Outcome
+from momentprop_experiments.reproduction.outcome import Outcome, rounded
 
 NAME = "calibration"
 TITLE = "Calibrated AP2 in LeNet, the CIFAR-10 network, ResNet-18 and a ViT (table; takes a GPU)"

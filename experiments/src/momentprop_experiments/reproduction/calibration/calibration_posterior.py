@@ -28,10 +28,9 @@ from momentprop_experiments.reproduction.calibration.calibration_cases import (
     Setting,
     Subject,
     exact_convolutions,
-    rounded,
 )
 from momentprop_experiments.reproduction.calibration.calibration_posterior_report import markdown, plot
-from momentprop_experiments.reproduction.outcome import Outcome
+from momentprop_experiments.reproduction.outcome import Outcome, rounded
 from momentprop_experiments.reproduction.posterior_scores import coverage, mean_of_softmax, scores
 
 NAME = "calibration-posterior"

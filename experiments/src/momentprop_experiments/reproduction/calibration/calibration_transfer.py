@@ -24,10 +24,9 @@ from momentprop_experiments.reproduction.calibration.calibration_cases import (
     Setting,
     Subject,
     exact_convolutions,
-    rounded,
 )
 from momentprop_experiments.reproduction.calibration.calibration_transfer_report import markdown, plot
-from momentprop_experiments.reproduction.outcome import Outcome
+from momentprop_experiments.reproduction.outcome import Outcome, rounded
 
 NAME = "calibration-transfer"
 TITLE = "A calibration under other noise, on shifted images, and from few or none (table; takes a GPU)"

@@ -24,7 +24,7 @@ from momentprop_experiments.options import DEFAULTS, Options
 from momentprop_experiments.reproduction.dataset_statistics import channels
 from momentprop_experiments.reproduction.dataset_statistics.channels import Errors
 from momentprop_experiments.reproduction.dataset_statistics.dataset_statistics_report import markdown, plot
-from momentprop_experiments.reproduction.outcome import Outcome
+from momentprop_experiments.reproduction.outcome import Outcome, rounded
 from momentprop_experiments.reproduction.printed_numbers import STATISTICS
 from momentprop_experiments.runs import trained_networks
 
@@ -163,11 +163,11 @@ def _averages(each: Sequence[Sequence[Errors]]) -> dict[str, list[float | None]]
     columns = list(zip(*each, strict=True))
     logs = [_average([None if e.eps_std is None else math.log(e.eps_std) for e in column]) for column in columns]
     return {
-        "eps_mean": [_rounded(_average([errors.eps_mean for errors in column])) for column in columns],
-        "eps_std": [_rounded(None if x is None else math.exp(x)) for x in logs],
-        "rms_log_std": [_rounded(_average([errors.rms_log_std for errors in column])) for column in columns],
-        "constant_channels": [_rounded(_average([float(errors.constant) for errors in column])) for column in columns],
-        "zero_channels": [_rounded(_average([float(errors.zero) for errors in column])) for column in columns],
+        "eps_mean": [rounded(_average([errors.eps_mean for errors in column])) for column in columns],
+        "eps_std": [rounded(None if x is None else math.exp(x)) for x in logs],
+        "rms_log_std": [rounded(_average([errors.rms_log_std for errors in column])) for column in columns],
+        "constant_channels": [rounded(_average([float(errors.constant) for errors in column])) for column in columns],
+        "zero_channels": [rounded(_average([float(errors.zero) for errors in column])) for column in columns],
     }
 
 
@@ -175,7 +175,3 @@ def _average(numbers: Sequence[float | None]) -> float | None:
     """The average of the numbers that there are."""
     known = [x for x in numbers if x is not None]
     return sum(known) / len(known) if known else None
-
-
-def _rounded(x: float | None) -> float | None:
-    return None if x is None else float(f"{x:.4g}")

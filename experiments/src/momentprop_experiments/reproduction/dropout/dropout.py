@@ -16,10 +16,9 @@ from momentprop.training.distributed import processes
 from momentprop.training.losses import Classification
 from momentprop.training.passes import evaluate
 from momentprop_experiments.options import DEFAULTS, Options
-from momentprop_experiments.reproduction.calibration.calibration_cases import rounded
 from momentprop_experiments.reproduction.dropout.dropout_figure import plot
 from momentprop_experiments.reproduction.dropout.dropout_report import markdown
-from momentprop_experiments.reproduction.outcome import Outcome
+from momentprop_experiments.reproduction.outcome import Outcome, rounded
 from momentprop_experiments.runs import schedule
 from momentprop_experiments.runs.config import Config
 from momentprop_experiments.runs.training_run import load_data, load_model, split

@@ -25,10 +25,9 @@ from momentprop_experiments.reproduction.calibration.calibration_cases import (
     Setting,
     Subject,
     exact_convolutions,
-    rounded,
 )
 from momentprop_experiments.reproduction.noisy_inputs.noisy_inputs_report import markdown, plot, shown
-from momentprop_experiments.reproduction.outcome import Outcome
+from momentprop_experiments.reproduction.outcome import Outcome, rounded
 from momentprop_experiments.reproduction.posterior_scores import mean_of_softmax, rejection, scores
 
 NAME = "noisy-inputs"

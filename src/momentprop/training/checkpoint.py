@@ -4,12 +4,10 @@ Its state holds the settings, the position and the history; the tensors are the 
 the random generators. `checkpoint.json` beside it is for people to read, and is not read back.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from momentprop.files import FileError, read_tensors, require_safetensors, write_tensors
@@ -62,22 +60,3 @@ def remove_leftovers(folder: Path) -> None:
     for name in (FILE, "checkpoint.json", "config.json", "log.csv", "result.json", "model.safetensors", *CALIBRATION):
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)
-
-
-def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the state of an optimizer: its tensors, by parameter and name, and the rest as JSON takes it."""
-    tensors: dict[str, Tensor] = {}
-    rest: dict[str, Any] = {}
-    for index, entries in optimizer.state_dict()["state"].items():
-        for name, entry in entries.items():
-            (tensors if isinstance(entry, Tensor) else rest)[f"{index}.{name}"] = entry
-    return tensors, rest
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
-    """Put a state back; learning rates and other settings stay as they are."""
-    state: dict[int, dict[str, Any]] = {}
-    for key, entry in (*tensors.items(), *rest.items()):
-        index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = entry
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

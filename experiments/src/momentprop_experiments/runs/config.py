@@ -23,7 +23,9 @@ class Config(Settings):
     momentprop.errors.UserError: unknown network 'lenett': did you mean 'lenet'? choose one of mlp, lenet, ...
     """
 
-    network: str = setting("lenet", "The network: mlp, lenet, cifar, plain20, resnet18 or vit.", choices=tuple(NETWORKS))
+    network: str = setting(
+        "lenet", "The network: mlp, lenet, cifar, plain20, resnet18 or vit.", choices=tuple(NETWORKS)
+    )
     data: str = setting("digits", "The data set: digits (embedded), mnist, fashion-mnist or cifar10.")
     test_data: str = setting("same", "The data set of the test images: same, or the name of another one.")
     validation: float = setting(0.1, "The part of the training images to validate with, chosen by the seed.", least=0)

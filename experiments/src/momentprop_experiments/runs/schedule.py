@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from momentprop.errors import UserError
-from momentprop_experiments.options import Options
 from momentprop.sampling import progress
 from momentprop.training.settings import MAY_CHANGE
+from momentprop_experiments.options import Options
 from momentprop_experiments.runs.config import Config
 from momentprop_experiments.runs.training_run import train
 

@@ -21,11 +21,12 @@ from momentprop.normalization.layers import attach
 from momentprop.training import checkpoint as checkpoints
 from momentprop.training.checkpoint import Checkpoint, CheckpointError
 from momentprop.training.distributed import processes
-from momentprop.training.training_examples import order
 from momentprop.training.folder import Folder
-from momentprop.training.loop import Trainer, forked_generators
-from momentprop.training.progress import Progress, line
+from momentprop.training.generators import forked_generators
 from momentprop.training.log import Row
+from momentprop.training.loop import Trainer
+from momentprop.training.progress import Progress, line
+from momentprop.training.training_examples import order
 from momentprop.values import Statistics
 from momentprop_experiments.networks import NETWORKS
 from momentprop_experiments.runs import curves

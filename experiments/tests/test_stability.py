@@ -196,7 +196,7 @@ def test_all_of_one_seed_is_trained_first_and_of_these_the_longest(monkeypatch):
     monkeypatch.setattr(stability_deep, "as_device", lambda _: torch.device("cuda"))
     all_runs = (each.runs("cuda") for each in stability_deep.networks(Options()).values())
     names = [
-        name for name, _ in sorted((run for runs in all_runs for run in schedule.items()), key=stability_deep._urgency)
+        name for name, _ in sorted((run for runs in all_runs for run in runs.items()), key=stability_deep._urgency)
     ]
     assert len(names) == len(set(names)) == 10 * (3 + 2)
     assert all(name.startswith("cifar") for name in names[-10:])

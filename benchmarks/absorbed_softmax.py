@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop import Categorical, Normal
-from momentprop.checking.figures import divergence
+from momentprop.checking.metrics import divergence
 from momentprop.functional import class_posterior, linear_posterior
 from momentprop.markdown import table
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import momentprop
 from momentprop import Normal
-from momentprop.checking.words import NONE
+from momentprop.checking.formatting import NONE
 from momentprop.markdown import table
 from momentprop.sampling import progress
 from momentprop.training.distributed import as_device

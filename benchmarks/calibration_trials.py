@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from momentprop import Normal, Sample
-from momentprop.checking import figures
+from momentprop.checking import metrics
 from momentprop.data import load
 from momentprop.functional import class_posterior
 from momentprop.markdown import table
@@ -350,11 +350,11 @@ def score(
                 continue
             star = star.each(lambda part, varies=varies: part[varies])
             layers[i] = {
-                "eps_mean": figures.eps_mean(flat[0][varies], star),
-                "eps_std": figures.eps_std(flat[1][varies], star),
-                "rms_log_std": figures.rms_log_std(flat[1][varies], star),
+                "eps_mean": metrics.eps_mean(flat[0][varies], star),
+                "eps_std": metrics.eps_std(flat[1][varies], star),
+                "rms_log_std": metrics.rms_log_std(flat[1][varies], star),
             }
-    kl = figures.divergence(classes, class_posterior(values[-1]).logits.double())
+    kl = metrics.divergence(classes, class_posterior(values[-1]).logits.double())
     *inner, last = layers.values()
     factors = [layer["eps_std"] for layer in inner]
     return {**last, "kl": kl, "lowest": min(factors), "highest": max(factors)}
@@ -403,7 +403,7 @@ def report(data: dict[str, Any]) -> str:
     lines = [f"# Trials of what a calibration depends on\n\n{(__doc__ or '').split(chr(10) * 2)[1]}\n"]
     lines.append(
         f"CIFAR network, {data['images']} held-out test images, {data['samples']} draws as the reference (floor of "
-        f"eps_mean {figures.eps_mean_floor(data['samples']):.3f}); calibrated with {data['main']} training images and "
+        f"eps_mean {metrics.eps_mean_floor(data['samples']):.3f}); calibrated with {data['main']} training images and "
         f"{data['calibration_samples']} draws. The figures are after the pooling, the range of eps_std is that of the "
         f"layers before it. {data['device']}, torch {data['torch']}.\n"
     )

@@ -13,7 +13,7 @@ from torch.distributions import Bernoulli, Distribution, Exponential
 
 from momentprop import Mean, Normal
 from momentprop.belief import BeliefNetwork, Binary, LatentVariableModel, Rectified, Shifted, Step
-from momentprop.belief.tails import log_density, log_tails, negated
+from momentprop.belief.noise_tails import log_density, log_tails, negated
 from momentprop.nn import (
     AdditiveNoise,
     GaussianNoise,
@@ -165,11 +165,11 @@ def test_a_continuous_layer_cannot_be_summed_over() -> None:
 
 def test_wrong_states_layers_and_methods_are_refused() -> None:
     network, x = make([2, 2]), inputs(1, 2)
-    with pytest.raises(ValueError, match="are 0 or 1, and so must be a state's"):
+    with pytest.raises(ValueError, match="are 0 or 1, but this state has other values"):
         network.log_likelihood(x, torch.tensor([0.5, 1.0]))
     with pytest.raises(ValueError, match="unknown method 'ap3': choose 'exact', 'ap1', 'ap2' or 'sample'"):
         network.log_likelihood(x, torch.ones(2), "ap3")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="the probabilities of the input lie between 0 and 1"):
+    with pytest.raises(ValueError, match="the probabilities of the input must lie between 0 and 1"):
         network.exact(Bernoulli(torch.tensor([0.5, 1.5]), validate_args=False))
     with pytest.raises(IndexError, match="numbered from 1 to 1, but layer 2"):
         network.conditional(2, x)

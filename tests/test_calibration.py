@@ -12,9 +12,9 @@ from torch import nn
 
 import momentprop
 from momentprop import AsTensors, Calibration, CalibrationWarning, Normal, calibrate, calibrated, check, propagate
-from momentprop.calibration import across, factors, regression
-from momentprop.calibration.calibrating import drawn_inputs, together
-from momentprop.calibration.fit import Fitted
+from momentprop.calibration import channel_map, corrections, regression
+from momentprop.calibration.calibrate import drawn_inputs, together
+from momentprop.calibration.fit import PlaceFit
 from momentprop.calibration.operations import Place
 from momentprop.dispatch.context import Watcher
 from momentprop.propagate import Recording, prepared
@@ -301,8 +301,8 @@ def _columns(noise=0.05, channels=20):
 
 def test_a_map_between_channels_is_found_with_its_constant():
     columns, true = _columns()
-    found = across.fit(columns, lambda x: x)
-    assert len(found.down) == across.RANK
+    found = channel_map.fit(columns, lambda x: x)
+    assert len(found.down) == channel_map.RANK
     assert (found.down.T @ found.up - true).norm() < 0.1 * true.norm()
     torch.testing.assert_close(found.constant, 3 * true.sum(0), atol=0.1, rtol=0)
 
@@ -312,9 +312,9 @@ def test_there_is_no_map_where_inputs_held_out_are_not_explained_by_it(monkeypat
     unrelated = [
         (x, torch.randn(y.shape, generator=torch.Generator().manual_seed(1)), valid) for x, y, valid in columns
     ]
-    assert len(across.fit(unrelated, lambda x: x).down) == 0
-    monkeypatch.setattr(across, "MOST", 19)
-    assert len(across.fit(columns, lambda x: x).down) == 0
+    assert len(channel_map.fit(unrelated, lambda x: x).down) == 0
+    monkeypatch.setattr(channel_map, "MOST", 19)
+    assert len(channel_map.fit(columns, lambda x: x).down) == 0
 
 
 @pytest.mark.parametrize("shape", [(5, 6), (2, 5, 6), (5, 6, 3), (5, 6, 3, 2)])
@@ -323,33 +323,33 @@ def test_a_map_acts_on_the_channels_wherever_they_are(shape):
     down, up = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(1))
     channel = len(shape) - shape.index(6)
     wanted = (x.movedim(-channel, -1) @ down.T @ up).movedim(-1, -channel)
-    torch.testing.assert_close(factors.mapped(down, up, x, channel), wanted)
+    torch.testing.assert_close(corrections.mapped(down, up, x, channel), wanted)
 
 
 def test_a_correction_is_that_of_the_formula_with_the_map_in_it():
     generator = torch.Generator().manual_seed(0)
     loc, variance = torch.randn(2, 3, 4, 5, generator=generator), torch.rand(2, 3, 4, 5, generator=generator)
-    numbers = 0.3 * torch.randn(factors.rows("all", 2), 3, generator=generator)
+    numbers = 0.3 * torch.randn(corrections.rows("all", 2), 3, generator=generator)
     numbers[4], numbers[5] = -0.5, 0.5
     a, log_v = (loc / variance.sqrt()).clamp(-6, 6), variance.log()
     c, down, up = numbers[:4, :, None, None], numbers[6:8], numbers[8:10]
     exponent = c[0] + c[1] * log_v + c[2] * a + c[3] * a * a + torch.einsum("rc,rd,ndhw->nchw", up, down, log_v)
     assert (exponent.abs() > 0.5).any()
     wanted = variance * exponent.clamp(-0.5, 0.5).exp()
-    torch.testing.assert_close(factors.corrected("all", numbers[..., None, None], loc, variance), wanted)
+    torch.testing.assert_close(corrections.corrected("all", numbers[..., None, None], loc, variance), wanted)
 
 
 def test_maps_of_several_levels_are_at_each_level_those_of_the_level():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(7, 6, generator=generator)
     fits = [
-        Fitted(torch.zeros(6, 6), *torch.randn(2, rank, 6, generator=generator), (1.0, 1.0, 1.0), 0.0, 0.0)
+        PlaceFit(torch.zeros(6, 6), *torch.randn(2, rank, 6, generator=generator), (1.0, 1.0, 1.0), 0.0, 0.0)
         for rank in (2, 0, 3)
     ]
     for fit, numbers in zip(fits, together(fits), strict=True):
         down, up = numbers[6:].chunk(2)
         assert len(down) == 5
-        torch.testing.assert_close(factors.mapped(down, up, x, 1), factors.mapped(fit.down, fit.up, x, 1))
+        torch.testing.assert_close(corrections.mapped(down, up, x, 1), corrections.mapped(fit.down, fit.up, x, 1))
 
 
 # Levels and noise
@@ -437,7 +437,7 @@ def test_other_operations_than_the_calibrated_ones_are_refused():
     for model, message in (
         (lambda x: F.linear(x, weight), "it has 'matmul' with 6 channels .* where the model has 'linear'"),
         (lambda x: x @ weight[:, :4], "with 6 channels .* a result of shape \\(12, 4\\)"),
-        (lambda x: x @ weight, r"the model has ended before 'matmul' \(call 2\)"),
+        (lambda x: x @ weight, r"the model ended before 'matmul' \(call 2\)"),
         (lambda x: (x @ weight @ weight).sum(), "it has no further operation that mixes units, where .* 'sum'"),
     ):
         with pytest.raises(ValueError, match=f"the calibration does not fit: .*{message}"):
@@ -500,7 +500,7 @@ def test_files_that_hold_no_calibration_are_refused(levels, tmp_path):
 
     path = tmp_path / "other.safetensors"
     checkpoint.write(path, checkpoint.Checkpoint({}, {"x": torch.ones(1)}))
-    with pytest.raises(ValueError, match="holds no calibration"):
+    with pytest.raises(ValueError, match="does not hold a calibration"):
         Calibration.load(path)
     content = {**levels[1].to_dict(), "format": 99}
     checkpoint.write(path, checkpoint.Checkpoint({"calibration": content}, {"numbers": torch.ones(1)}))
@@ -540,7 +540,7 @@ def test_the_wrapper_gives_what_propagate_does_and_leaves_the_model_alone(deep):
 
 def test_the_wrapper_takes_the_noise_of_the_fit(levels):
     model, calibration = levels
-    with pytest.raises(ValueError, match="the noise of a plain input is not known"):
+    with pytest.raises(ValueError, match="the noise of a plain input is unknown"):
         calibrated(model, calibration)(NEW)
     found = calibrated(model, calibration, input_variance=0.1)(NEW)
     assert torch.equal(found.variance, calibrated(model, calibration)(Normal(NEW, 0.1)).variance)
@@ -562,18 +562,18 @@ def test_gradients_reach_parameters_and_inputs(deep):
 
 @pytest.mark.parametrize("features", ["state", "variance", "channel"])
 def test_corrections_are_differentiable_and_zero_variance_stays_zero(features):
-    numbers = torch.randn(factors.rows(features, 0), 4, dtype=torch.float64)
+    numbers = torch.randn(corrections.rows(features, 0), 4, dtype=torch.float64)
     if features != "channel":
         numbers[-2:] = torch.tensor([[-20.0], [20.0]])
     loc = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     variance = torch.rand(3, 4, dtype=torch.float64).add(0.1).requires_grad_()
 
     def function(loc, variance):
-        return factors.corrected(features, numbers, loc, variance)
+        return corrections.corrected(features, numbers, loc, variance)
 
     assert torch.autograd.gradcheck(function, (loc, variance))
     nothing = torch.zeros(3, 4, requires_grad=True)
-    result = factors.corrected(features, numbers.float(), torch.ones(3, 4, requires_grad=True), nothing)
+    result = corrections.corrected(features, numbers.float(), torch.ones(3, 4, requires_grad=True), nothing)
     assert torch.equal(result, torch.zeros(3, 4))
     result.sum().backward()
     assert nothing.grad.isfinite().all()
@@ -583,17 +583,17 @@ def test_a_large_result_is_corrected_in_pieces_as_in_one(monkeypatch):
     numbers = torch.randn(6, 5, 1, 1)
     numbers[-2:] = torch.tensor([-2.0, 2.0])[:, None, None, None]
     loc, variance = torch.randn(7, 5, 4, 4), torch.rand(7, 5, 4, 4)
-    whole = factors.corrected("state", numbers, loc, variance)
-    monkeypatch.setattr(factors, "_PIECE", 200)
-    assert torch.equal(factors.corrected("state", numbers, loc, variance), whole)
+    whole = corrections.corrected("state", numbers, loc, variance)
+    monkeypatch.setattr(corrections, "_PIECE", 200)
+    assert torch.equal(corrections.corrected("state", numbers, loc, variance), whole)
 
 
 def test_the_exponent_stays_in_the_range_of_the_fit(deep):
     _, calibration = deep
     place = calibration.places[0]
-    count = factors.rows(calibration.features, place.rank)
+    count = corrections.rows(calibration.features, place.rank)
     numbers = calibration.numbers[0, : count * place.channels].reshape(count, place.channels)
-    wild = factors.corrected(calibration.features, numbers, torch.randn(5, 24) * 1e6, torch.full((5, 24), 1e-12))
+    wild = corrections.corrected(calibration.features, numbers, torch.randn(5, 24) * 1e6, torch.full((5, 24), 1e-12))
     exponent = (wild / 1e-12).log()
     assert (exponent >= numbers[4] - 1e-4).all()
     assert (exponent <= numbers[5] + 1e-4).all()

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 import momentprop
 from momentprop import Normal, check, propagate
-from momentprop.checking import figures
+from momentprop.checking import metrics
+from momentprop.checking.accumulators import Coverage, Histogram
+from momentprop.checking.call import batch_size
 from momentprop.checking.methods import functions
-from momentprop.checking.ranks import batch_size
-from momentprop.checking.units import Picker, leaves
-from momentprop.checking.watches import Coverage, Histogram
-from momentprop.sampling import Moments
+from momentprop.checking.picked_units import UnitPicker, leaves
+from momentprop.sampling import RunningMoments
 from tests.networks import mlp
 
 X = torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
@@ -27,7 +27,7 @@ def _seed():
 
 
 def _estimate(draws: Tensor):
-    moments = Moments()
+    moments = RunningMoments()
     moments.add(draws)
     return moments.estimate(torch.float64)
 
@@ -93,19 +93,19 @@ def test_floors_are_what_exact_moments_show(law):
     scale = torch.linspace(0.9, 1.1, units, dtype=torch.float64)
     truth = _estimate(law.draw(samples, units) * scale)
     mean, stddev = law.mean * scale, law.stddev * scale
-    assert figures.eps_mean(mean, truth) == pytest.approx(figures.eps_mean_floor(samples), rel=0.05)
-    assert figures.rms_log_std(stddev, truth) == pytest.approx(figures.rms_log_std_floor(truth), rel=0.05)
-    assert figures.correlation(stddev, truth) == pytest.approx(figures.correlation_ceiling(truth), abs=0.02)
-    assert 1 / figures.eps_std_floor(truth) < figures.eps_std(stddev, truth) < figures.eps_std_floor(truth)
+    assert metrics.eps_mean(mean, truth) == pytest.approx(metrics.eps_mean_floor(samples), rel=0.05)
+    assert metrics.rms_log_std(stddev, truth) == pytest.approx(metrics.rms_log_std_floor(truth), rel=0.05)
+    assert metrics.correlation(stddev, truth) == pytest.approx(metrics.correlation_ceiling(truth), abs=0.02)
+    assert 1 / metrics.eps_std_floor(truth) < metrics.eps_std(stddev, truth) < metrics.eps_std_floor(truth)
 
 
 def test_the_floor_of_deviations_holds_for_units_that_vary_together():
     ratios = []
     for _ in range(200):
         truth = _estimate(torch.randn(300, 1, dtype=torch.float64).expand(300, 5))
-        ratios.append(math.log(figures.eps_std(torch.ones(5, dtype=torch.float64), truth)))
+        ratios.append(math.log(metrics.eps_std(torch.ones(5, dtype=torch.float64), truth)))
     measured = torch.tensor(ratios).square().mean().sqrt().item()
-    assert measured == pytest.approx(math.log(figures.eps_std_floor(truth)), rel=0.15)
+    assert measured == pytest.approx(math.log(metrics.eps_std_floor(truth)), rel=0.15)
 
 
 def _softmax_draws(samples: int, rows: int) -> Tensor:
@@ -116,43 +116,43 @@ def _softmax_draws(samples: int, rows: int) -> Tensor:
 def test_the_floor_of_a_divergence_is_that_of_the_exact_posterior():
     exact = _softmax_draws(400_000, 1).mean(0)
     draws = _softmax_draws(500, 400)
-    measured = figures.divergence(draws.mean(0), exact.log())
-    assert measured == pytest.approx(figures.divergence_floor(draws.mean(0), draws.var(0), 500), rel=0.1)
+    measured = metrics.divergence(draws.mean(0), exact.log())
+    assert measured == pytest.approx(metrics.divergence_floor(draws.mean(0), draws.var(0), 500), rel=0.1)
 
 
 @pytest.mark.parametrize("count", [50, 200])
 def test_the_mean_of_so_many_draws_is_worth_so_many(count):
     truth = _estimate(torch.randn(1000, 20_000, dtype=torch.float64))
     method = _estimate(torch.randn(count, 20_000, dtype=torch.float64))
-    error, floor = figures.eps_mean(method.loc, truth), figures.eps_mean_floor(1000)
-    assert figures.worth(error**2, floor**2, 1000) == pytest.approx(count, rel=0.1)
-    error, floor = figures.rms_log_std(method.stddev, truth), figures.rms_log_std_floor(truth)
-    assert figures.worth(error**2, floor**2, 1000) == pytest.approx(count, rel=0.1)
+    error, floor = metrics.eps_mean(method.loc, truth), metrics.eps_mean_floor(1000)
+    assert metrics.worth(error**2, floor**2, 1000) == pytest.approx(count, rel=0.1)
+    error, floor = metrics.rms_log_std(method.stddev, truth), metrics.rms_log_std_floor(truth)
+    assert metrics.worth(error**2, floor**2, 1000) == pytest.approx(count, rel=0.1)
 
 
 def test_a_posterior_of_so_many_draws_is_worth_so_many():
     truth, method = _softmax_draws(1000, 2000), _softmax_draws(50, 2000).mean(0)
-    floor = figures.divergence_floor(truth.mean(0), truth.var(0), 1000)
-    divergence = figures.divergence(truth.mean(0), method.log())
-    assert figures.worth(divergence, floor, 1000) == pytest.approx(50, rel=0.15)
+    floor = metrics.divergence_floor(truth.mean(0), truth.var(0), 1000)
+    divergence = metrics.divergence(truth.mean(0), method.log())
+    assert metrics.worth(divergence, floor, 1000) == pytest.approx(50, rel=0.15)
 
 
 def test_errors_that_are_all_equal_look_at_most_a_seventh_smaller():
     samples, units = 1000, 100_000
     noise = torch.randn(units, dtype=torch.float64) / samples**0.5
-    floor = figures.eps_mean_floor(samples)
+    floor = metrics.eps_mean_floor(samples)
     for error in torch.linspace(0.01, 0.2, 20):
         seen = (error + noise).abs().mean().item()
-        found = figures.worth(seen**2, floor**2, samples)
+        found = metrics.worth(seen**2, floor**2, samples)
         told = math.sqrt(2 / (math.pi * found))  # the error of so many draws
         if found < samples:
             assert 0.85 * error < told < 1.01 * error
 
 
 def test_no_method_is_worth_more_than_the_draws():
-    assert figures.worth(0.9, 1.0, 1000) == 1000
-    assert figures.worth(1.01, 1.0, 1000) == 1000
-    assert figures.worth(3.0, 1.0, 1000) == 500
+    assert metrics.worth(0.9, 1.0, 1000) == 1000
+    assert metrics.worth(1.01, 1.0, 1000) == 1000
+    assert metrics.worth(3.0, 1.0, 1000) == 500
 
 
 def test_a_check_finds_what_draws_are_worth():
@@ -189,7 +189,7 @@ def test_coverage_counts_draws_inside():
 
 
 def test_at_most_so_many_units_are_picked_and_always_the_same():
-    picker = Picker(10)
+    picker = UnitPicker(10)
     loc = torch.arange(100.0).reshape(4, 25)
     one, other = picker("a", Normal(loc, 1.0))["a"], picker("b", Normal(loc + 0.5, 1.0))["b"]
     assert torch.equal(one.loc + 0.5, other.loc)
@@ -482,7 +482,7 @@ def test_too_few_draws_and_running_statistics_are_refused():
 
 
 def test_inputs_are_counted_by_the_first_tensor():
-    from momentprop.checking.measure import Call
+    from momentprop.checking.call import Call
 
     assert batch_size(Call(mlp(), (), {"x": Normal(X, 1.0)}, {}, 0)) == 12
     assert batch_size(Call(mlp(), (torch.tensor(1.0),), {}, {}, 0)) == 1

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
-from momentprop import checking as check
+from momentprop import check
 
 WORLD = 2
 SECONDS = 60

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from momentprop import checking as check
-from momentprop.checking import svg, words
+from momentprop import check
+from momentprop.checking import formatting, svg
 from momentprop.checking.svg import Scale
 
 EVIL = "<script>alert(1)</script>"
@@ -66,7 +66,7 @@ def test_the_table_has_a_row_for_every_module(report):
 
 def test_the_summary_says_how_good_the_method_is(report):
     found = report["output"].methods["ap2"]
-    assert f"are off by {words.number(found.eps_mean)} standard deviations (ap1: " in report.summary
+    assert f"are off by {formatting.number(found.eps_mean)} standard deviations (ap1: " in report.summary
     assert re.search(r"That is the error of (more than )?\d+ Monte Carlo samples, for the price of", report.summary)
     assert re.search(r"its 90 % intervals hold [\d.]+ % of the draws", report.summary)
 

@@ -120,7 +120,7 @@ def test_both_formats_of_cifar_give_the_same_arrays():
 
 def test_incomplete_batches_of_cifar_are_refused():
     empty = tar_of({f"cifar-10-batches-bin/{name}.bin": bytes(3072) for name in BATCHES})
-    with pytest.raises(SourceError, match="its batches hold 15360 bytes, which is no multiple of 3073"):
+    with pytest.raises(SourceError, match="its batches hold 15360 bytes, which is not a multiple of 3073"):
         decode.decode_cifar_binary({"cifar-10-binary.tar.gz": empty})
 
 
@@ -129,8 +129,8 @@ def test_incomplete_batches_of_cifar_are_refused():
     [
         ("data_batch_1.png", b"no image", "`data_batch_1.png` is damaged"),
         ("data_batch_1.png", sheets()["data_batch_1.png"][:-500], "`data_batch_1.png` is damaged"),
-        ("data_batch_1.png", png(torch.zeros(2, 1024, dtype=torch.uint8)), "is no sheet of 32 by 32 images in colour"),
-        ("data_batch_1.png", png(torch.zeros(2, 9, 3, dtype=torch.uint8)), "is no sheet of 32 by 32 images in colour"),
+        ("data_batch_1.png", png(torch.zeros(2, 1024, dtype=torch.uint8)), "is not a sheet of 32 by 32 colour images"),
+        ("data_batch_1.png", png(torch.zeros(2, 9, 3, dtype=torch.uint8)), "is not a sheet of 32 by 32 colour images"),
         ("test_lables.json", b"[1, 2", "`test_lables.json` is damaged"),
         ("test_lables.json", b"[1, 1000]", "`test_lables.json` is damaged"),
         ("test_lables.json", b'["a"]', "`test_lables.json` is damaged"),

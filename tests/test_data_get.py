@@ -186,7 +186,7 @@ def test_a_range_that_the_server_lacks_starts_the_file_again(server, use, tmp_pa
 def test_another_part_than_was_asked_for_is_refused(server, use, tmp_path):
     use(server.address)
     server.plan[LARGE] = [tiny_data.truncate(1000), tiny_data.misplace]
-    with pytest.raises(data.DataError, match="another part of the file than was asked for"):
+    with pytest.raises(data.DataError, match="a different part of the file than requested"):
         data.get("tiny", tmp_path)
     assert_nothing_stored(tmp_path)
 

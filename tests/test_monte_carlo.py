@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from momentprop import sampling as monte_carlo
+from momentprop.sampling import RunningMoments
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e6])
@@ -11,7 +12,7 @@ from momentprop import sampling as monte_carlo
 def test_moments_do_not_depend_on_the_chunks(chunks, shift):
     torch.manual_seed(0)
     draws = torch.distributions.Exponential(1.0).sample((1000, 3)).double() + shift
-    moments = monte_carlo.Moments()
+    moments = RunningMoments()
     for chunk in draws.split(chunks):
         moments.add(chunk)
     centred = draws - draws.mean(0)
@@ -21,7 +22,7 @@ def test_moments_do_not_depend_on_the_chunks(chunks, shift):
 
 
 def _stated_over_true_error_of_the_variance(runs):
-    moments = monte_carlo.Moments()
+    moments = RunningMoments()
     moments.add(runs.mT)  # each run is a unit of its own
     stated = moments.estimate(torch.float64).variance_error.square().mean().sqrt()
     return stated / runs.double().var(1).std()
@@ -41,8 +42,8 @@ def test_the_variance_of_a_fair_coin_has_an_error_too():
 
 def test_draws_are_made_within_the_memory(monkeypatch):
     sizes = []
-    add = monte_carlo.Moments.add
-    monkeypatch.setattr(monte_carlo.Moments, "add", lambda self, draws: (sizes.append(len(draws)), add(self, draws)))
+    add = RunningMoments.add
+    monkeypatch.setattr(RunningMoments, "add", lambda self, draws: (sizes.append(len(draws)), add(self, draws)))
     monkeypatch.setattr(monte_carlo, "MEMORY", 4 * 1000 * 4 * 10)
     monte_carlo.stream(lambda: [torch.randn(1000).exp().exp().exp()], 25)
     assert sizes == [1, 10, 10, 4]
@@ -70,10 +71,14 @@ def test_moments_of_several_processes_merge_to_those_of_all_draws():
     draws = torch.distributions.Exponential(1.0).sample((1000, 3)).double() + 100
     parts = []
     for part in draws.split([1, 399, 600]):
-        parts.append(monte_carlo.Moments())
+        parts.append(RunningMoments())
         parts[-1].add(part)
-    joint, whole = monte_carlo.Moments(), monte_carlo.Moments()
-    for part in (monte_carlo.Moments(), *parts, monte_carlo.Moments()):  # one without draws changes nothing
+    joint, whole = RunningMoments(), RunningMoments()
+    for part in (
+        RunningMoments(),
+        *parts,
+        RunningMoments(),
+    ):  # one without draws changes nothing
         joint.merge(part)
     whole.add(draws)
     found, wanted = joint.estimate(torch.float64), whole.estimate(torch.float64)

@@ -311,8 +311,8 @@ def test_bad_arguments_are_refused_with_what_is_wrong() -> None:
         ValueError, "at least 0 and less than 1, but p is -0.1", lambda: MultiplicativeNoise.gaussian_dropout(-0.1)
     )
     _refused(ValueError, "mean zero cannot be normalized", lambda: MultiplicativeNoise("normal", normalized=True))
-    _refused(ValueError, "a standard deviation is not negative, but std is -1.0", lambda: GaussianNoise(-1.0))
-    _refused(ValueError, "not negative, but std is -2.0", lambda: GaussianNoise(torch.tensor([1.0, -2.0])))
+    _refused(ValueError, "a standard deviation must not be negative, but std is -1.0", lambda: GaussianNoise(-1.0))
+    _refused(ValueError, "must not be negative, but std is -2.0", lambda: GaussianNoise(torch.tensor([1.0, -2.0])))
     _refused(ValueError, "lower value .* below the upper, but low=1.0 and high=0.0", lambda: Heaviside(1.0, 0.0))
     _refused(ValueError, "low=1.0 and high=1.0", lambda: LogisticBernoulli(low=1.0))
     _refused(ValueError, "unknown method 'ap3'; choose one of exact, ap2a", lambda: LogisticBernoulli("ap3"))  # type: ignore[arg-type]
@@ -325,7 +325,7 @@ def test_bad_arguments_are_refused_with_what_is_wrong() -> None:
     )
     _refused(ValueError, "kernel size 1, stride 1, one group", lambda: Softmax(linear=nn.Conv2d(2, 2, 3)))
     _refused(ValueError, "and no padding", lambda: Softmax(linear=nn.Conv2d(2, 2, 1, padding=1)))
-    _refused(TypeError, "is called, but this is a str", lambda: NoisyActivation("relu"))  # type: ignore[arg-type]
+    _refused(TypeError, "must be callable, but this is a str", lambda: NoisyActivation("relu"))  # type: ignore[arg-type]
     _refused(ValueError, "at least 1 piece, but pieces is 0", lambda: Maxout(0))
     _refused(ValueError, "4 channels .* do not divide into groups of 3", lambda: Maxout(3)(_x()))
     _refused(ValueError, "has not", lambda: AdditiveNoise(torch.distributions.Cauchy(0.0, 1.0)))

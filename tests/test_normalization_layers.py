@@ -382,14 +382,14 @@ class _Twice(nn.Module):
 
 def test_what_cannot_be_normalized_or_folded_says_so() -> None:
     statistics = Statistics(torch.zeros(2), torch.ones(2))
-    with pytest.raises(RuntimeError, match=r"AnalyticNorm at module 'norm1' .* has met no statistics.*normalize"):
+    with pytest.raises(RuntimeError, match=r"AnalyticNorm at module 'norm1' .* has no statistics.*normalize"):
         lenet(norm="analytic")(torch.zeros(1, 1, 28, 28))
     inner = momentprop.normalize(nn.Sequential(nn.Linear(2, 2)), statistics)
-    with pytest.raises(UserError, match="module '0' is normalized already"):
+    with pytest.raises(UserError, match="module '0' is already normalized"):
         momentprop.normalize(nn.Sequential(inner, nn.Linear(2, 2)), statistics)
     with pytest.raises(UserError, match="nothing to fold"):
         fold(nn.Linear(2, 2))
-    with pytest.raises(UserError, match="uses the outputs of a layer also before they are normalized"):
+    with pytest.raises(UserError, match="also uses the outputs of a layer before they are normalized"):
         fold(momentprop.normalize(_Twice(), statistics))
     constant = nn.Sequential(nn.Linear(2, 3))
     nn.init.zeros_(constant[0].weight)

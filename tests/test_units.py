@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Cauchy, Distribution, Exponential, Gamma, Gumbel, Laplace, Uniform
 from torch.distributions import Normal as NormalDistribution
 
-from momentprop import Categorical, Fitted, Logistic, Mean, Normal, Sample, functional, noises, paper, propagate
+from momentprop import Categorical, Fitted, Logistic, Mean, Normal, Sample, functional, paper, propagate
 from momentprop.distributions import GumbelDistribution, LogisticDistribution
 from momentprop.nn import LogisticBernoulli, ScoreFunction
+from momentprop.noise import named as noises
 
 NAMES = ("logistic", "normal", "uniform", "laplace", "gumbel")
 # a noise, the same in scipy, and the kinks of its distribution function
@@ -173,15 +174,15 @@ def test_noises_are_refused_that_have_no_known_name_no_moments_or_no_distributio
         ValueError, match=r"unknown noise 'cauchy': choose 'logistic', 'normal', 'uniform', 'laplace', 'g"
     ):
         noises.noise("cauchy")
-    with pytest.raises(ValueError, match="a noise has a finite mean and variance, but this Cauchy has not"):
+    with pytest.raises(ValueError, match="a noise must have a finite mean and variance, but this Cauchy has not"):
         noises.noise(Cauchy(0.0, 1.0))
     with pytest.raises(
-        TypeError, match=r"a noise is a name or a `torch.distributions.Distribution`, but this is a float"
+        TypeError, match=r"a noise must be a name or a `torch.distributions.Distribution`, but this is a float"
     ):
         noises.noise(1.0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="this takes a noise with a distribution function, but Bernoulli has no `cdf`"):
+    with pytest.raises(ValueError, match="this needs a noise with a distribution function, but Bernoulli has no `cdf`"):
         functional.stochastic_binary(torch.zeros(1), Bernoulli(0.5))
-    with pytest.raises(ValueError, match="this takes a noise with a quantile function, but Gamma has no `icdf`"):
+    with pytest.raises(ValueError, match="this needs a noise with a quantile function, but Gamma has no `icdf`"):
         functional.noisy_activation(torch.zeros(1), torch.relu, Gamma(2.0, 1.0), training=False)
 
 
@@ -453,9 +454,7 @@ def test_a_single_loss_is_a_score_too_and_wrong_shapes_are_refused() -> None:
 
 def test_a_score_that_nobody_collects_is_refused() -> None:
     x = torch.zeros(4, requires_grad=True)
-    with pytest.raises(
-        RuntimeError, match=r"outside of a `ScoreFunction`, where its gradient would be lost: write `with"
-    ):
+    with pytest.raises(RuntimeError, match=r"outside a `ScoreFunction`, where its gradient would be lost: write `with"):
         functional.stochastic_binary(x, gradient="score")
     with torch.no_grad():
         functional.stochastic_binary(x, gradient="score")
@@ -552,11 +551,11 @@ def test_the_derivatives_of_a_linear_posterior_are_right(method: Any) -> None:
 
 
 def test_the_classes_are_worked_on_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from momentprop.kernels import correlated
+    from momentprop.kernels import correlated_logits
 
     x, weight = _logits(7, 1.0)
     whole = [functional.linear_posterior(x, weight, method=method).logits for method in ("race", "logistic")]
-    monkeypatch.setattr(correlated, "_TOGETHER", 1)
+    monkeypatch.setattr(correlated_logits, "_TOGETHER", 1)
     parts = [functional.linear_posterior(x, weight, method=method).logits for method in ("race", "logistic")]
     torch.testing.assert_close(parts, whole)
 

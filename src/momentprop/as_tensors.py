@@ -1,4 +1,4 @@
-"""A model with tensors in place of values at its entrance and its exit, for runtimes that know nothing else."""
+"""A model with tensors in place of values as inputs and outputs, for runtimes that only know tensors."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from momentprop.values import Normal, Value
 
 
 class AsTensors(nn.Module):
-    r"""A model as a function of two tensors, mean and variance, that gives the components of every value it returns.
+    r"""A model as a function of two tensors, mean and variance, which returns the components of every output value.
 
     >>> import torch, momentprop
     >>> model = momentprop.AsTensors(torch.nn.ReLU())
     >>> model(torch.tensor([0.0, 3.0]), torch.ones(2))
     (tensor([0.3989, 3.0004]), tensor([0.3408, 0.9975]))
 
-    Further arguments go to the model as they are. `kind` is the type of value it is given.
+    Further arguments go to the model unchanged. `kind` is the type of the input value.
     """
 
     def __init__(self, model: nn.Module, kind: type[Normal] = Normal) -> None:
@@ -26,7 +26,7 @@ class AsTensors(nn.Module):
         self.training = model.training
 
     def forward(self, loc: Tensor, variance: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Run the model on the value with these components."""
+        """Run the model on a value with these components."""
         result = self.model(self.kind.of(loc, variance), *args, **kwargs)
         return pytree.tree_map(_components, result, is_leaf=lambda part: isinstance(part, Value))
 

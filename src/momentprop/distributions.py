@@ -1,4 +1,4 @@
-"""Distributions that `torch.distributions` lacks, or that it cannot copy."""
+"""Distributions that `torch.distributions` lacks or cannot copy."""
 
 import math
 from typing import Any, Self
@@ -10,11 +10,12 @@ from torch.distributions.utils import broadcast_all
 
 LOGISTIC_VARIANCE = math.pi**2 / 3
 r"""Variance of the standard logistic distribution, the paper's $\sigma_S^2$."""
-_EULER = 0.5772156649015329  # the mean of the standard Gumbel distribution
+EULER = 0.5772156649015329
+r"""Euler's constant $\gamma$, the mean of the standard Gumbel distribution."""
 
 
 class _LocationScale(Distribution):
-    """A distribution of known quantiles with a location and a scale."""
+    """A distribution with a location, a scale and known quantiles."""
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}  # noqa: RUF012 (torch's own interface)
     support = constraints.real
@@ -32,7 +33,7 @@ class _LocationScale(Distribution):
         """A draw that is differentiable in `loc` and `scale`."""
         shape = self._extended_shape(sample_shape)
         uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
-        return self.icdf(uniform.clamp(min=torch.finfo(self.loc.dtype).tiny))  # rand may be 0, of quantile -inf
+        return self.icdf(uniform.clamp(min=torch.finfo(self.loc.dtype).tiny))  # rand may return 0, of quantile -inf
 
 
 class LogisticDistribution(_LocationScale):
@@ -78,7 +79,7 @@ class GumbelDistribution(_LocationScale):
     @property
     def mean(self) -> Tensor:
         r"""The mean, $\mathrm{loc} + \gamma\,\mathrm{scale}$ with Euler's constant $\gamma$."""
-        return self.loc + _EULER * self.scale
+        return self.loc + EULER * self.scale
 
     @property
     def variance(self) -> Tensor:
@@ -92,7 +93,7 @@ class GumbelDistribution(_LocationScale):
 
     def cdf(self, value: Tensor) -> Tensor:
         """The distribution function."""
-        # below -20 it is zero, and its derivative would be inf times 0
+        # zero below -20, where the derivative would be inf times 0
         return torch.exp(-torch.exp(-((value - self.loc) / self.scale).clamp(min=-20.0)))
 
     def icdf(self, value: Tensor) -> Tensor:

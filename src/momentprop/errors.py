@@ -1,5 +1,5 @@
-"""The error of a mistake that one sentence explains, and that the command line prints as one line."""
+"""The error for a user's mistake, which the command line prints as one line."""
 
 
 class UserError(ValueError):
-    """What was asked for cannot be done; the message says why, and what to do instead."""
+    """A request that cannot be fulfilled; the message says why, and what to do instead."""

@@ -1,8 +1,8 @@
-r"""The lognormal reading of a value, for functions that have no moments under a normal distribution.
+r"""Treats a value as lognormal, for functions that have no moments under a normal distribution.
 
 A normal variable is negative with some probability, so its logarithm, square root and real powers have no moments (and
-its reciprocal none either). Their rules take $X$ as lognormal with the same mean and variance instead. That is a change
-of the model and not an approximation within it: for a coefficient of variation $\sigma/\mu$ of 0.1 the deviation of the
+its reciprocal none either). Their rules treat $X$ as lognormal with the same mean and variance instead. This changes
+the model; it is not an approximation within it. For a coefficient of variation $\sigma/\mu$ of 0.1 the deviation of the
 result differs by 1 to 3 % from that of a truncated normal variable, for 0.2 by 3 to 21 %.
 """
 
@@ -16,7 +16,7 @@ LARGEST_VARIATION = 0.2
 
 
 class ModelChangeWarning(UserWarning):
-    """A value was taken as lognormal where that differs visibly from normal."""
+    """A value was treated as lognormal where that differs visibly from normal."""
 
 
 def warn_if_visible(op: str, mean: Tensor, variance: Tensor, *, positive: bool) -> None:

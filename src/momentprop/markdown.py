@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns are as wide as their cells, so that it also reads well as plain text.
+    """A Markdown table with aligned columns, so that it also reads well as plain text.
 
     >>> print(table(("method", "error"), [("AP1", "0.31"), ("AP2", "0.03")]))
     | method | error |

@@ -1,7 +1,7 @@
 r"""Streams of draws and their running moments.
 
-Moments are accumulated in float64 by the pairwise update of central moments, so that neither many draws nor a large
-mean lose digits, and no draw is kept.
+Moments are accumulated in float64 by the pairwise update of central moments, so that many draws or a large mean cost
+no digits. No draw is kept.
 """
 
 import contextlib
@@ -16,17 +16,17 @@ from torch.overrides import TorchFunctionMode
 from momentprop.values import Estimate
 
 MEMORY = 2**29
-"""Draws are made together as long as the tensors of their operations take less than this many bytes.
+"""The memory in bytes for the tensors of draws that are made together.
 
-On a GPU it is a sixteenth of the free memory, if that is more: many small steps would leave it idle.
+On a GPU it is a sixteenth of the free memory, if that is more: many small steps would leave the GPU idle.
 """
 
 Draw = Callable[[], Sequence[Tensor]]
 """Makes one draw of several tensors."""
 
 
-class Moments:
-    r"""Running central moments $M_k = \sum_i (x_i - \bar x)^k$ up to the fourth, which gives the variance its error."""
+class RunningMoments:
+    r"""Running central moments $M_k = \sum_i (x_i - \bar x)^k$ up to the fourth, for the error of the variance."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -34,24 +34,24 @@ class Moments:
         self.powers: tuple[Tensor, Tensor, Tensor] = (self.mean, self.mean, self.mean)  # M2, M3, M4
 
     def add(self, draws: Tensor) -> None:
-        """Take up draws stacked along the first dimension."""
+        """Add draws, stacked along the first dimension."""
         draws = draws.double()
-        new = Moments()
+        new = RunningMoments()
         new.count, new.mean = draws.shape[0], draws.mean(0)
         centred = draws - new.mean
         square = centred * centred
         new.powers = (square.sum(0), (square * centred).sum(0), (square * square).sum(0))
         self.merge(new)
 
-    def merge(self, other: "Moments") -> None:
-        """Take up the draws of other moments, such as those that another process has made."""
+    def merge(self, other: "RunningMoments") -> None:
+        """Add the draws behind other moments, such as those of another process."""
         n, m = self.count, other.count
         mean, (a2, a3, a4) = other.mean, other.powers
         if n and m:
             b2, b3, b4 = self.powers
             total, d = n + m, mean - self.mean
             mean = self.mean + d * (m / total)
-            # with the old ones weighing n and the new ones m
+            # the old draws have weight n, the new ones m
             a4 = (
                 (a4 + b4 + d**4 * (n * m * (n * n - n * m + m * m) / total**3))
                 + 6 * d * d * (n * n * a2 + m * m * b2) / total**2
@@ -66,7 +66,7 @@ class Moments:
         r"""Mean, unbiased variance and their standard errors.
 
         The error of the variance is $\sqrt{(\mu_4 - \sigma^4(n-3)/(n-1))/n}$, with the fourth central moment $\mu_4$
-        and the variance $\sigma^2$ of the draws as they are: with the unbiased one, a fair coin's would have no error.
+        and the biased variance $\sigma^2$ of the draws: with the unbiased one, a fair coin would have no error.
         """
         n = self.count
         variance = self.powers[0] / (n - 1)
@@ -97,12 +97,12 @@ class _Bytes(TorchFunctionMode):
 
 def stream(draw: Draw, samples: int, *, together: bool = True, title: str = "sampling") -> list[Estimate]:
     """Estimate the moments of `draw`'s tensors from a number of draws."""
-    moments: list[Moments] = []
+    moments: list[RunningMoments] = []
     dtypes: list[torch.dtype] = []
     with torch.no_grad():
         for drawn in chunks(draw, samples, together=together, title=title):
             if not moments:
-                moments = [Moments() for _ in drawn]
+                moments = [RunningMoments() for _ in drawn]
                 dtypes = [torch.promote_types(tensor.dtype, torch.float32) for tensor in drawn]
             for moment, tensor in zip(moments, drawn, strict=True):
                 moment.add(tensor)
@@ -110,9 +110,9 @@ def stream(draw: Draw, samples: int, *, together: bool = True, title: str = "sam
 
 
 def chunks(draw: Draw, samples: int, *, together: bool = True, title: str = "sampling") -> Iterator[Sequence[Tensor]]:
-    """Make a number of draws, and give some at a time, stacked along a new first dimension.
+    """Make draws and yield some at a time, stacked along a new first dimension.
 
-    Where `together` allows it and torch can, several draws are made at once by `vmap`, within `MEMORY`.
+    If `together` is set and torch can, `vmap` makes several draws at once, within `MEMORY`.
     """
     with progress(samples, title) as bar:
         with _Bytes() as counted:
@@ -135,17 +135,17 @@ def _budget(device: torch.device) -> int:
 
 
 def _several(draw: Draw, count: int) -> Sequence[Tensor] | None:
-    """Independent draws, stacked, or None where the model does something that `vmap` cannot do for many at once."""
+    """Independent draws, stacked, or None if the model does something that `vmap` does not support."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch, about operations that it does one by one
+            warnings.simplefilter("ignore")  # torch warns about operations that it runs one by one
             return torch.func.vmap(lambda _: tuple(draw()), randomness="different")(torch.arange(count))
-    except Exception:  # a single draw worked, so this is no error of the model
+    except Exception:  # a single draw worked, so the model is not at fault
         return None
 
 
 def progress(total: int, title: str) -> Any:
-    """A progress bar that shows itself, on a terminal, once the work has taken two seconds."""
+    """A progress bar that appears, on a terminal, after two seconds."""
     try:
         from tqdm.auto import tqdm  # type: ignore[import-untyped]
     except ImportError:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from momentprop import Estimate, Normal, propagate
-from momentprop.checking import figures
-from momentprop.sampling import Moments
+from momentprop.checking import metrics
+from momentprop.sampling import RunningMoments
 from tests.architectures import Architecture
 
 Network = Callable[[Any], Any]
@@ -86,7 +86,7 @@ def _batched(run: Network, inputs: Tensor) -> Tensor:
 
 def reference(chunks: Iterable[Tensor]) -> Reference:
     """The moments of drawn outputs; what the two halves of the draws differ by tells what they cannot resolve."""
-    whole, *halves = (Moments() for _ in range(3))
+    whole, *halves = (RunningMoments() for _ in range(3))
     for i, outputs in enumerate(chunks):
         whole.add(outputs)
         halves[i % 2].add(outputs)
@@ -101,10 +101,10 @@ def _accuracy(plain: Tensor, value: Normal, chunks: Iterable[Tensor]) -> Accurac
     stddev = value.stddev.double()
     logs = torch.stack([stddev.log().flatten(), truth.stddev.log().flatten()])
     return Accuracy(
-        mean_ap1=figures.eps_mean(plain.double(), truth),
-        mean_ap2=figures.eps_mean(value.loc.double(), truth),
+        mean_ap1=metrics.eps_mean(plain.double(), truth),
+        mean_ap2=metrics.eps_mean(value.loc.double(), truth),
         mean_floor=mean_floor,
-        std=figures.eps_std(stddev, truth),
+        std=metrics.eps_std(stddev, truth),
         std_floor=std_floor,
         correlation=float(torch.corrcoef(logs)[0, 1]),
     )

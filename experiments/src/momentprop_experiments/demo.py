@@ -19,7 +19,8 @@ import typer
 from torch import Tensor, nn
 
 import momentprop
-from momentprop.checking import Report, overview, words
+from momentprop.checking import Report, formatting, overview
+from momentprop.checking.methods import CALIBRATED
 from momentprop.checking.overview import Entry
 from momentprop.data import Dataset, load
 from momentprop.markdown import table
@@ -185,10 +186,10 @@ def _layers(report: Report) -> str:
     head = ["layer", "means off by: AP1", "AP2", "calibrated", "floor", "deviations: AP2", "calibrated"]
     rows = []
     for name, module in report.rows.items():
-        found = [module.methods[method] for method in ("ap2", words.CALIBRATED)]
+        found = [module.methods[method] for method in ("ap2", CALIBRATED)]
         if found[0].eps_std is not None and module.same_as is None:
-            errors = [words.number(each.eps_mean) for each in (module.methods["ap1"], *found, module.floor)]
-            rows.append([name, *errors, *("× " + words.number(each.eps_std) for each in found)])
+            errors = [formatting.number(each.eps_mean) for each in (module.methods["ap1"], *found, module.floor)]
+            rows.append([name, *errors, *("× " + formatting.number(each.eps_std) for each in found)])
     return table(head, rows)
 
 

@@ -7,7 +7,7 @@ from momentprop.belief.conditionals import Shifted as Shifted
 from momentprop.belief.conditionals import Step as Step
 from momentprop.belief.divergence import Divergence as Divergence
 from momentprop.belief.enumeration import Posterior as Posterior
+from momentprop.belief.equivalent_models import LatentVariableModel as LatentVariableModel
+from momentprop.belief.equivalent_models import NoisyActivations as NoisyActivations
 from momentprop.belief.latent import Latent as Latent
 from momentprop.belief.network import BeliefNetwork as BeliefNetwork
-from momentprop.belief.views import LatentVariableModel as LatentVariableModel
-from momentprop.belief.views import NoisyActivations as NoisyActivations

@@ -1,6 +1,6 @@
-r"""What is known of a unit once its input is: $p(Y \mid a)$ for $Y = f(a - Z)$ with noise $Z$ of distribution $F_Z$.
+r"""The conditional distribution of a unit: $p(Y \mid a)$ for $Y = f(a - Z)$ with noise $Z$ of distribution $F_Z$.
 
-The activation $a$ is what the affine map of a layer makes of a state of the layer before. The density follows from the
+The activation $a$ is the affine map of a layer, applied to a state of the layer before. The density follows from the
 latent variable in closed form for a step, a rectifier and the identity; these are the paper's lemmas "Stochastic binary
 neuron" and "Stochastic Rectifier".
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from momentprop.belief.tails import log_density, log_tails
+from momentprop.belief.noise_tails import log_density, log_tails
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ Function = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Conditional:
-    """The distribution of every unit of a layer, given the activations; units are independent of each other."""
+    """The distribution of every unit of a layer, given the activations; the units are independent."""
 
     activation: Tensor
-    noise: Distribution | None  # None: the unit is certain
+    noise: Distribution | None  # None if the unit is certain
 
     def double(self) -> Self:
-        """The same in double precision."""
+        """This conditional in double precision."""
         return replace(self, activation=self.activation.double())
 
     def log_prob(self, y: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class Binary(Conditional):
         return above, below
 
     def log_prob(self, y: Tensor) -> Tensor:
-        """The logarithm of the probability of the state of every unit; `y` must hold `low` and `high` only."""
+        """The logarithm of the probability of every unit's state; `y` must consist of `low` and `high`."""
         require_states(y, self.step)
         low, high = self.log_probabilities()
         return torch.where(y == self.step.high, high, low)
@@ -118,7 +118,7 @@ class Shifted(Conditional):
 
 
 def conditional(function: Function, noise: Distribution | None, activation: Tensor) -> Conditional:
-    r"""The distribution of $f(a - Z)$, where it has a closed form."""
+    r"""The distribution of $f(a - Z)$, if it has a closed form."""
     if isinstance(function, Step):
         return Binary(activation, noise, function)
     if is_rectifier(function):
@@ -147,9 +147,11 @@ def identity(input: Tensor) -> Tensor:
 
 
 def require_states(y: Tensor, step: Step) -> None:
-    """Refuse a state that a binary layer cannot be in."""
+    """Raise an error for a state that is impossible in a binary layer."""
     if not bool(((y == step.low) | (y == step.high)).all()):
-        raise ValueError(f"the units of this binary layer are {step.low:g} or {step.high:g}, and so must be a state's")
+        raise ValueError(
+            f"the units of this binary layer are {step.low:g} or {step.high:g}, but this state has other values"
+        )
 
 
 def _required(noise: Distribution | None) -> Distribution:

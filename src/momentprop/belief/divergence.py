@@ -1,4 +1,4 @@
-r"""How far a factorized approximation is from the exact distribution of a layer."""
+r"""The divergence of a factorized approximation from the exact distribution of a layer."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,11 @@ from momentprop.belief.enumeration import Posterior
 class Divergence:
     r"""The forward divergence $KL(p \| q)$ of a layer's exact $p$ to a factorized $q = \prod_j q_j$, in nats.
 
-    It is the sum of what every unit's marginal is off and of the dependence of the units under $p$,
+    It is the sum of the divergences of the marginals and of the dependence of the units under $p$,
 
     $$KL(p \| q) = \sum_j KL(p_j \| q_j) + KL(p \| \textstyle\prod_j p_j),$$
 
-    of which only the first depends on $q$.
+    and only the first part depends on $q$.
     """
 
     units: Tensor  # shape: (*inputs, units); of each marginal
@@ -29,7 +29,7 @@ class Divergence:
 
     @property
     def dependence(self) -> Tensor:
-        """What no factorized approximation can avoid."""
+        """The part that no factorized approximation can avoid."""
         return self.joint - self.marginals
 
 

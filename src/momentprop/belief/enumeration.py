@@ -1,6 +1,6 @@
 r"""Sums over all states of a binary layer.
 
-The units of a layer are independent given the layer before, so that
+The units of a layer are independent given the layer before, so
 
 $$p(y) = \sum_x p(x) \prod_{j \le h} p(y_j \mid x) \prod_{j > h} p(y_j \mid x) .$$
 
@@ -20,18 +20,18 @@ from torch.distributions import Bernoulli
 from momentprop.belief.conditionals import Binary, Conditional, Step, require_states
 
 MOST_UNITS = 12
-"""A layer of more binary units than this has too many states to sum over."""
+"""The largest number of binary units whose states are summed over."""
 
 _INPUTS_AT_ONCE = 16  # so that the weighted halves of 2**12 states take 32 MiB
 
 
 @dataclass(frozen=True)
 class States:
-    """States of a layer and how probable they are for each input; or, without weights, one state for each input."""
+    """States of a layer with their probabilities for each input; or, without weights, one state for each input."""
 
     states: Tensor  # shape: (states, units), or (inputs, units)
     weights: Tensor | None  # shape: (inputs, states)
-    batch: torch.Size  # the inputs' own shape
+    batch: torch.Size  # the shape of the inputs
 
     @classmethod
     def of(cls, x: Any) -> "States":
@@ -40,7 +40,7 @@ class States:
             p = x.probs.reshape(-1, x.probs.shape[-1])
             require_few(p.shape[-1], "the input")
             if not bool(((p >= 0) & (p <= 1)).all()):
-                raise ValueError("the probabilities of the input lie between 0 and 1, but some do not")
+                raise ValueError("the probabilities of the input must lie between 0 and 1, but some do not")
             weights = products((1 - p).double(), p.double())
             return cls(all_states(p.shape[-1], Step(), p), weights, x.probs.shape[:-1])
         if isinstance(x, Tensor):
@@ -89,15 +89,15 @@ class Posterior:
         return Posterior(products(1 - p, p), self.states, self.step)
 
     def as_states(self) -> States:
-        """The states and their weights, to be summed over."""
+        """The states and their weights, to sum over."""
         return States(self.states, self.joint.reshape(-1, len(self.states)), self.joint.shape[:-1])
 
 
 def summed_over(before: States, given: Conditional, name: str) -> Posterior:
-    r"""The distribution $\sum_x p(x)\, p(y \mid x)$ of a binary layer, which is called `name` in errors."""
+    r"""The distribution $\sum_x p(x)\, p(y \mid x)$ of a binary layer; errors call it `name`."""
     if not isinstance(given, Binary):
         raise ValueError(
-            f"{name} is continuous, so that its states cannot be summed over: "
+            f"{name} is continuous, so its states cannot be summed over: "
             "use `.sample(x, n)`, or `.propagate(x, method='ap2')`"
         )
     units = given.activation.shape[-1]
@@ -122,7 +122,7 @@ def log_expectation(before: States, given: Conditional, y: Tensor) -> Tensor:
 
 
 def all_states(units: int, step: Step, like: Tensor) -> Tensor:
-    """Every state of a layer, in the order of binary numbers with the first unit the highest digit.
+    """Every state of a layer, in the order of binary numbers; the first unit is the highest digit.
 
     >>> all_states(2, Step(-1.0, 1.0), torch.zeros(()))
     tensor([[-1., -1.],
@@ -136,12 +136,12 @@ def all_states(units: int, step: Step, like: Tensor) -> Tensor:
 
 
 def _places(units: int, like: Tensor) -> Tensor:
-    """What each unit contributes to the number of a state."""
+    """The contribution of each unit to the number of a state."""
     return 2 ** torch.arange(units - 1, -1, -1, device=like.device)
 
 
 def require_few(units: int, layer: str) -> None:
-    """Refuse a layer with too many states."""
+    """Raise an error for a layer with too many states."""
     if units > MOST_UNITS:
         raise ValueError(
             f"{layer} has {units} binary units, that is 2**{units} states, but sums are taken over at most "

@@ -1,4 +1,4 @@
-r"""The latent variable of a layer: reads $X = f(A x - Z)$ off a torch module, and makes the module again."""
+r"""The latent variable of a layer: reads $X = f(A x - Z)$ from a torch module, and builds the module again."""
 
 from dataclasses import dataclass
 from functools import singledispatch
@@ -9,13 +9,13 @@ from torch.distributions import Distribution, Normal
 
 from momentprop import nn as units
 from momentprop.belief.conditionals import Conditional, Function, Step, conditional, identity, is_identity, is_rectifier
-from momentprop.belief.tails import negated
+from momentprop.belief.noise_tails import negated
 from momentprop.functional.noise import draw_like
 
 
 @dataclass(frozen=True)
 class Latent:
-    r"""A layer $X = f(A x - Z)$: an affine map $A$, a function $f$ and noise $Z$ (None: there is none)."""
+    r"""A layer $X = f(A x - Z)$: an affine map $A$, a function $f$ and noise $Z$, or None."""
 
     affine: nn.Module
     function: Function
@@ -23,13 +23,13 @@ class Latent:
 
     @classmethod
     def of(cls, layer: nn.Module) -> "Latent":
-        """Read a layer, which is a unit of `momentprop.nn` or a `Sequential` that ends in one."""
+        """Read a layer: a unit of `momentprop.nn`, or a `Sequential` that ends in one."""
         *before, unit = layer if isinstance(layer, nn.Sequential) else [layer]
         return cls(before[0] if len(before) == 1 else nn.Sequential(*before), *unit_view(unit))
 
     @property
     def step(self) -> Step | None:
-        """The function of a binary layer, which says what its states are."""
+        """The function of a binary layer, which determines its states."""
         return self.function if isinstance(self.function, Step) else None
 
     def given(self, state: Tensor) -> Conditional:
@@ -62,7 +62,7 @@ View = tuple[Function, Distribution | None]
 
 @singledispatch
 def unit_view(unit: nn.Module) -> View:
-    """The function and the noise of a unit; `unit_view.register` teaches it another class of units."""
+    """The function and the noise of a unit; `unit_view.register` adds another class of units."""
     raise TypeError(
         f"a {type(unit).__name__} is not known to be f(a - Z) for some noise Z: end the layer in a unit of "
         "`momentprop.nn`, or use `.sample` or `.propagate`, which take any layer"
@@ -70,25 +70,25 @@ def unit_view(unit: nn.Module) -> View:
 
 
 @unit_view.register
-def _(unit: units.StochasticBinary) -> View:
+def _view_of_binary(unit: units.StochasticBinary) -> View:
     return Step(unit.low, unit.high), unit.noise
 
 
 @unit_view.register
-def _(unit: units.Heaviside) -> View:
+def _view_of_threshold(unit: units.Heaviside) -> View:
     return Step(unit.low, unit.high), None
 
 
 @unit_view.register
-def _(unit: units.NoisyActivation) -> View:
+def _view_of_activation(unit: units.NoisyActivation) -> View:
     return unit.function, unit.noise
 
 
 @unit_view.register
-def _(unit: units.GaussianNoise) -> View:
+def _view_of_gaussian_noise(unit: units.GaussianNoise) -> View:
     return identity, Normal(0.0, unit.std, validate_args=False)
 
 
 @unit_view.register
-def _(unit: units.AdditiveNoise) -> View:
+def _view_of_additive_noise(unit: units.AdditiveNoise) -> View:
     return identity, negated(unit.noise)

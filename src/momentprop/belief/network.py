@@ -16,7 +16,7 @@ from momentprop.propagate import Method, propagate
 from momentprop.values import Normal, Sample, Value
 
 Input = Tensor | Value | Distribution
-"""What $X^0$ may be: a plain tensor (a batch of inputs), or random."""
+"""The input $X^0$: a plain tensor (a batch of inputs), or random."""
 
 
 class BeliefNetwork(nn.Module):
@@ -43,14 +43,14 @@ class BeliefNetwork(nn.Module):
     >>> network.log_likelihood(x, torch.tensor([1.0, 0.0]))
     tensor([-1.6973, -1.6889], dtype=torch.float64)
 
-    The input $X^0$ is a tensor of one or many inputs, or it is random: a `torch.distributions.Bernoulli` (whose states
-    are summed over where sums are asked for), another distribution or a `momentprop.Normal`.
+    The input $X^0$ is a tensor of one or many inputs, or random: a `torch.distributions.Bernoulli` (exact inference
+    sums over its states), another distribution, or a `momentprop.Normal`.
     """
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
         if not layers:
-            raise ValueError("a belief network has at least one layer")
+            raise ValueError("a belief network needs at least one layer")
         self.layers = nn.ModuleList(layers)
 
     def forward(self, x: Any) -> Any:
@@ -61,7 +61,7 @@ class BeliefNetwork(nn.Module):
     def conditional(self, k: int, state: Tensor) -> Conditional:
         r"""$p(X^k \mid X^{k-1} = \mathrm{state})$, where layer 1 is the one after the input."""
         if not 1 <= k <= len(self.layers):
-            raise IndexError(f"the layers are numbered from 1 to {len(self.layers)}, but layer {k} was asked for")
+            raise IndexError(f"the layers are numbered from 1 to {len(self.layers)}, but layer {k} was requested")
         return self._latent(k).given(state)
 
     def sample(self, x: Input, n: int) -> list[Tensor]:
@@ -74,23 +74,23 @@ class BeliefNetwork(nn.Module):
         Args:
             x: the input, plain or random.
             method: as in `momentprop.propagate`.
-            **options: others of `momentprop.propagate`, such as `samples`, `seed` and `family`.
+            **options: further options of `momentprop.propagate`, such as `samples`, `seed` and `family`.
         """
 
         def every_layer(x: Any) -> list[Any]:
-            drawn = x.sample() if isinstance(x, Distribution) else x  # not by its moments only, as a value would be
+            drawn = x.sample() if isinstance(x, Distribution) else x  # a value would keep only its moments
             return list(self._each_layer(drawn))
 
         given = Normal.from_distribution(x) if isinstance(x, Distribution) and method != "sample" else x
         return propagate(every_layer, given, method=method, **options)  # type: ignore[no-any-return]
 
     def exact(self, x: Tensor | Bernoulli, *, factorized: bool = False) -> list[Posterior]:
-        r"""The distribution of every layer, by summation over the states of the layer before; in double precision.
+        r"""The distribution of every layer, by summing over the states of the layer before, in double precision.
 
         $$p(X^k \mid x^0) = \sum_{x^{k-1}} p(X^k \mid x^{k-1})\, p(x^{k-1} \mid x^0)$$
 
-        All layers must be binary, with at most 12 units. With `factorized`, every layer is replaced by the product of
-        its marginals before it is summed over: this is the feed-forward inference that AP1 and AP2 approximate.
+        All layers must be binary, with at most 12 units. With `factorized`, the product of its marginals
+        replaces every layer before the next sum: this is the feed-forward inference that AP1 and AP2 approximate.
         """
         return self._exact(States.of(x), len(self.layers), factorized)
 
@@ -106,10 +106,10 @@ class BeliefNetwork(nn.Module):
 
         Args:
             x: the input, plain or random.
-            y: a state of the last layer, or one for each input. Where that layer is continuous it is the density that
-                is meant, with respect to the layer's own measure (a stochastic rectifier has an atom at zero).
-            method: `"exact"` sums over the states of the layer before the last; `"ap1"` and `"ap2"` take the last layer
-                to be independent units with the means (and variances) that were propagated; `"sample"` averages
+            y: a state of the last layer, or one for each input. For a continuous layer the result is the density with
+                respect to the layer's own measure (a stochastic rectifier has an atom at zero).
+            method: `"exact"` sums over the states of the layer before the last; `"ap1"` and `"ap2"` treat the last
+                layer as independent units with the propagated means (and variances); `"sample"` averages
                 $p(y \mid x^{l-1})$ over draws of the layer before the last.
             samples: the number of these draws.
         """
@@ -130,7 +130,7 @@ class BeliefNetwork(nn.Module):
     def kl(self, x: Tensor | Bernoulli, method: Method = "ap2", **options: Any) -> list[Divergence]:
         r"""The forward divergence $KL(p \| q)$ of every layer's exact $p$ to the factorized $q$ of a method, in nats.
 
-        It is infinite where `q` excludes what `p` does not, which a small sample can do.
+        It is infinite if `q` excludes a state that `p` allows, which happens with few samples.
         """
         values = self.propagate(x, method, **options)
         return [forward_kl(p, value.loc) for p, value in zip(self.exact(x), values, strict=True)]

@@ -1,7 +1,7 @@
-"""Calibration: corrections of AP2 that a few inputs and draws tell, for deep networks."""
+"""Calibration: corrections of AP2 for deep networks, fitted to a few inputs and draws."""
 
-from momentprop.calibration.calibrating import calibrate as calibrate
+from momentprop.calibration.calibrate import calibrate as calibrate
+from momentprop.calibration.calibrated_module import Calibrated as Calibrated
+from momentprop.calibration.calibrated_module import calibrated as calibrated
 from momentprop.calibration.calibration import Calibration as Calibration
 from momentprop.calibration.calibration import CalibrationWarning as CalibrationWarning
-from momentprop.calibration.wrapper import Calibrated as Calibrated
-from momentprop.calibration.wrapper import calibrated as calibrated

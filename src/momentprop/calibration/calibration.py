@@ -1,4 +1,4 @@
-"""The result of a calibration: corrections of AP2, what they were fitted to, and how well they fit."""
+"""The result of a calibration: corrections of AP2, the conditions of their fit, and its quality."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from momentprop.calibration.factors import Corrections, Features, level
+from momentprop.calibration.corrections import Corrections, Features, level
 from momentprop.calibration.fingerprint import Fingerprint, state
 from momentprop.calibration.operations import Place
 from momentprop.errors import UserError
@@ -24,7 +24,7 @@ FORMAT = 1
 """The version of the file format."""
 
 MARGIN = 1.5
-"""A noise level may be outside the fitted range by this factor before a warning is given."""
+"""A noise level may leave the fitted range by this factor before a warning is given."""
 
 _KIND = "calibration"  # the kind of file, in messages
 
@@ -32,12 +32,12 @@ FAMILIES: dict[str, type[Normal]] = {"normal": Normal, "logistic": Logistic, "fi
 
 
 class CalibrationWarning(UserWarning):
-    """A calibration is used under another noise than it was fitted to."""
+    """A calibration is used under a noise other than that of its fit."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What was random in a fit."""
+    """The noise of a fit."""
 
     levels: tuple[float, ...]  # mean variances of the input, in ascending order
     given: bool  # whether they were given as numbers, the same for all units
@@ -47,7 +47,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Quality:
-    """How a correction fits the units of the calibration at one level."""
+    """How well a correction fits the units of the calibration at one level."""
 
     level: float
     factors: tuple[float, float, float]  # of the standard deviation: quartiles over the channels
@@ -59,8 +59,8 @@ class Quality:
 class Calibration:
     """Corrections of the variance after every operation that mixes units, made by `momentprop.calibrate`.
 
-    Give it to `propagate(model, x, calibration=...)`, or make a module of it by `momentprop.calibrated`. To print it
-    shows every operation.
+    Give it to `propagate(model, x, calibration=...)`, or turn it into a module with `momentprop.calibrated`.
+    Printing it lists every operation.
     """
 
     places: tuple[Place, ...]
@@ -68,12 +68,12 @@ class Calibration:
     noise: Noise
     numbers: Tensor  # shape: (levels, all numbers of all places)
     quality: dict[str, list[Quality]]  # by the place, as it is printed
-    about: dict[str, Any]  # of the fit: images, samples, seed, versions
+    about: dict[str, Any]  # the fit: inputs, samples, seed, versions
     fingerprint: Fingerprint
-    _seen: Any = field(default=None, init=False)  # the state of the model that was last found to be the one calibrated
+    _seen: Any = field(default=None, init=False)  # the state of the model when it last matched the fingerprint
 
     def corrections(self, model: Callable[..., Any], kind: type[Any], dropout: bool = False) -> Corrections:
-        """What corrects a run of a model, after a look at whether model, method and noise are those of the fit."""
+        """The corrections for a run of a model, after a check that model, method and noise are those of the fit."""
         wanted = FAMILIES[self.noise.family]
         if kind is not wanted:
             raise ValueError(
@@ -86,11 +86,11 @@ class Calibration:
         return self.applied(self.numbers)
 
     def applied(self, numbers: Tensor) -> Corrections:
-        """The corrections by a copy of the numbers, on another device perhaps."""
+        """The corrections with the given copy of the numbers, which may be on another device."""
         return _Warning(self.places, self.features, self.noise.levels, numbers)
 
     def require(self, model: Callable[..., Any]) -> None:
-        """Raise an error if the model is not the one that was calibrated; the same model again is known at once."""
+        """Raise an error if the model is not the calibrated one; checking the same model again is fast."""
         now = state(model) if isinstance(model, nn.Module) else None
         if self._seen is not None and now == self._seen[0]:
             return
@@ -100,22 +100,22 @@ class Calibration:
         self._seen = (now,)
 
     def warn_of_dropout(self, model: Callable[..., Any], dropout: bool) -> None:
-        """Warn if dropout acted in the fit and does not now, or the reverse."""
+        """Warn if dropout acted in the fit and does not act now, or the reverse."""
         acts = dropout_acts(model, dropout)
         if acts != self.noise.dropout:
             then, now = ("acted", "does not act") if self.noise.dropout else ("did not act", "acts")
             warnings.warn(
-                f"dropout {then} when the model was calibrated and {now} here: calibrate under the noise that is used",
+                f"dropout {then} when the model was calibrated and {now} here: calibrate under the noise in use",
                 CalibrationWarning,
                 stacklevel=5,
             )
 
     def to(self, device: torch.device | str) -> "Calibration":
-        """The calibration with its numbers on a device, which saves their transfer in every run there."""
+        """The calibration with its numbers on a device, which saves a transfer in every run there."""
         return dataclasses.replace(self, numbers=self.numbers.to(device))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the numbers, as JSON takes it."""
+        """Everything but the numbers, ready for JSON."""
         content = {
             "format": FORMAT,
             "features": self.features,
@@ -128,7 +128,7 @@ class Calibration:
         return json.loads(json.dumps(content))  # type: ignore[no-any-return]  # tuples are lists there
 
     def save(self, path: str | Path) -> None:
-        """Write a safetensors file, whose header holds `to_dict()`, and beside it the same as JSON for people to read.
+        """Write a safetensors file with `to_dict()` in its header, and next to it the same as JSON for people to read.
 
         Needs safetensors: `pip install "momentprop[experiments]"`.
         """
@@ -139,11 +139,11 @@ class Calibration:
 
     @classmethod
     def load(cls, path: str | Path) -> "Calibration":
-        """Read what `save` has written."""
-        state, tensors = read_tensors(Path(path), _KIND)
-        content = state.get("calibration")
+        """Read a file that `save` wrote."""
+        saved, tensors = read_tensors(Path(path), _KIND)
+        content = saved.get("calibration")
         if content is None:
-            raise UserError(f"`{path}` holds no calibration")
+            raise UserError(f"`{path}` does not hold a calibration")
         if content["format"] != FORMAT:
             raise UserError(
                 f"`{path}` has format {content['format']}, but this version reads {FORMAT}: calibrate again"
@@ -152,7 +152,7 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any], numbers: Tensor) -> "Calibration":
-        """What `to_dict` has described, with its numbers."""
+        """The calibration that `to_dict` described, with its numbers."""
         return cls(
             tuple(Place(**{**place, "dims": tuple(place["dims"])}) for place in content["places"]),
             content["features"],
@@ -191,10 +191,10 @@ class Calibration:
 
 
 class _Warning(Corrections):
-    """Corrections that look at the noise level of the input first."""
+    """Corrections that warn if the noise level of the input is outside the fitted range."""
 
     def start(self, inputs: Sequence[Any]) -> None:
-        """Begin a run, and warn if its level is outside the range of the fit."""
+        """Begin a run, and warn if its noise level is outside the fitted range."""
         super().start(inputs)
         found = level(inputs)
         if not may_look_at(found, None):

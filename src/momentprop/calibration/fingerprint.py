@@ -1,4 +1,4 @@
-"""What a model is: the classes of its modules, and the names, shapes and SHA-256 of its weights."""
+"""Identifies a model by the classes of its modules and the names, shapes and SHA-256 of its weights."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Enough to tell whether a model is the one that was calibrated, and otherwise what differs."""
+    """Tells whether a model is the calibrated one, and otherwise what differs."""
 
     modules: dict[str, str]  # the class of the module at each path
     weights: dict[str, list[Any]]  # type, shape and SHA-256 of each floating-point parameter and buffer
@@ -26,7 +26,7 @@ class Fingerprint:
         return cls(modules, weights)
 
     def difference(self, model: Callable[..., Any]) -> str | None:
-        """In which way a model differs, or None. Weights in another precision count as the same."""
+        """How a model differs, or None. Weights in another precision count as equal."""
         other = Fingerprint.of(model)
         for path in {**self.modules, **other.modules}:
             mine, found = self.modules.get(path), other.modules.get(path)
@@ -43,14 +43,14 @@ class Fingerprint:
 
 
 def tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The floating-point parameters and buffers that a model saves, by name."""
+    """The floating-point parameters and buffers in a model's `state_dict`, by name."""
     for name, tensor in model.state_dict(keep_vars=True).items():
         if isinstance(tensor, Tensor) and tensor.is_floating_point():
             yield name, tensor
 
 
 def state(model: nn.Module) -> tuple[Any, ...]:
-    """What changes when a module or a weight is replaced, or a weight written to; costs next to nothing."""
+    """A cheap key that changes when a module or a weight is replaced, or a weight is written to."""
     every = (*model.parameters(), *model.buffers())
     weights = ((id(x), x.data_ptr(), 0 if x.is_inference() else x._version) for x in every)
     return (*map(id, model.modules()), *weights)

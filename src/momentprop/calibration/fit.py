@@ -1,4 +1,4 @@
-"""Fit the corrections, front to back: every operation to what it will really be given."""
+"""Fits the corrections front to back, each operation to inputs that are already corrected."""
 
 import contextlib
 import math
@@ -10,29 +10,29 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from momentprop.calibration import across, regression
-from momentprop.calibration.factors import COUNT, Corrections, Features, corrected, level, mapped, of_units
+from momentprop.calibration import channel_map, regression
+from momentprop.calibration.corrections import COUNT, Corrections, Features, corrected, level, mapped, of_units
+from momentprop.calibration.monte_carlo import PlacePicker, UnitMoments, drawn
 from momentprop.calibration.operations import Paths, Place, Survey
-from momentprop.calibration.truth import Picker, Spread, drawn
-from momentprop.checking.figures import varies
-from momentprop.checking.measure import Call
-from momentprop.checking.ranks import batch_size, is_split
+from momentprop.checking.call import Call, batch_size
+from momentprop.checking.metrics import varies
+from momentprop.checking.ranks import is_split
 from momentprop.propagate import Recording, prepared
 from momentprop.values import Normal
 
 LEAST = 1e-6
-"""Units are left out of a fit if their variance is less than this part of the mean variance of their channel."""
+"""A fit leaves out units whose variance is below this fraction of their channel's mean variance."""
 
 
 @dataclass
-class Fitted:
+class PlaceFit:
     """The numbers of a place at one noise level, shape (numbers, channels), and how good the fit is."""
 
     numbers: Tensor  # coefficients and the range of the exponent
     down: Tensor  # the map between channels, in two parts of shape (rank, channels)
     up: Tensor
-    factors: tuple[float, float, float]  # quartiles over the channels, of the standard deviation
-    before: float  # root-mean-square error of its logarithm
+    factors: tuple[float, float, float]  # of the standard deviation: quartiles over the channels
+    before: float  # root-mean-square error of the logarithm of the standard deviation
     after: float
 
     @property
@@ -42,7 +42,7 @@ class Fitted:
 
 
 def survey(call: Call, kind: type[Normal]) -> list[Place]:
-    """All places of a model, found by one pass of AP2 without corrections."""
+    """Find all places of a model by one pass of AP2 without corrections."""
     with torch.no_grad(), Paths(call.model) as paths:
         found = Survey(paths)
         _pass(call, kind, found)
@@ -51,8 +51,8 @@ def survey(call: Call, kind: type[Normal]) -> list[Place]:
 
 def at_level(
     calls: Sequence[Call], kind: type[Normal], places: Sequence[Place], features: Features, samples: int
-) -> tuple[dict[Place, Fitted], float]:
-    """Fit all places to draws of the batches, and give the mean variance of the inputs with them."""
+) -> tuple[dict[Place, PlaceFit], float]:
+    """Fit all places to draws of the batches; return the fits and the mean variance of the inputs."""
     truths = [
         drawn(call, places, samples, f"calibrating, batch {i} of {len(calls)}") for i, call in enumerate(calls, 1)
     ]
@@ -67,22 +67,22 @@ def at_level(
     return fitting.fitted, float(_mean_level(fitting))
 
 
-class _Reached(Exception):  # noqa: N818 (it is no error)
-    """A pass has come to the operation that is to be fitted next."""
+class _Reached(Exception):  # noqa: N818 (not an error)
+    """A pass has reached the operation to fit next."""
 
 
 class _Fitting(Corrections):
-    """Corrects the operations that are fitted, and collects what the next one needs of each batch.
+    """Corrects the operations fitted so far, and collects the data of each batch for the next one.
 
-    The last batch has all that is needed, so that it fits the operation. If it is the only batch, it goes on to the
-    next one, and a single pass fits all of them.
+    The pass of the last batch completes the data and fits the operation. A single batch then goes on to the next
+    operation, so that one pass fits all of them.
     """
 
     def __init__(
-        self, places: Sequence[Place], features: Features, samples: int, truths: Sequence[dict[Place, Spread]]
+        self, places: Sequence[Place], features: Features, samples: int, truths: Sequence[dict[Place, UnitMoments]]
     ) -> None:
         super().__init__(places, features, (), torch.zeros(1, 0))
-        self.fitted: dict[Place, Fitted] = {}
+        self.fitted: dict[Place, PlaceFit] = {}
         self.collected: list[tuple[list[Tensor], Tensor, Tensor]] = []
         self.levels_seen: list[Tensor] = []
         self.truths = truths
@@ -123,16 +123,16 @@ class _Fitting(Corrections):
         )
 
     def _collect(self, place: Place, result: Normal) -> None:
-        picker, truth = Picker(self.inputs), self.truths[self.batch][place]
+        picker, truth = PlacePicker(self.inputs), self.truths[self.batch][place]
         loc, variance = (picker(place, part) for part in (result.loc, result.variance))
         for name, part in (("AP2", loc), ("AP2", variance), ("draws", truth.mean), ("draws", truth.variance)):
             if not torch.isfinite(part).all():
-                raise ValueError(f"{name} gave NaN or infinite moments at {place}: look at the inputs and the weights")
+                raise ValueError(f"{name} gave NaN or infinite moments at {place}: check the inputs and the weights")
         valid = varies(truth.variance.sqrt(), truth.mean, result.dtype) & _counts(truth.variance) & _counts(variance)
         ratio = torch.where(valid, truth.variance, 1.0).log() - torch.where(valid, variance, 1.0).log() - self.bias
         self.collected.append((of_units(self.features, loc, variance), ratio, valid))
 
-    def _fit(self, place: Place) -> Fitted:
+    def _fit(self, place: Place) -> PlaceFit:
         per_row = torch.cat([regression.products([*found, ratio], valid) for found, ratio, valid in self.collected])
         fit = regression.fit(per_row, summed)
         coefficients = fit.coefficients.T
@@ -147,7 +147,7 @@ class _Fitting(Corrections):
         low, high, mean = self._range(exponents, coefficients[0])
         numbers = torch.cat((coefficients, torch.stack((low, high)))) if COUNT[self.features] else coefficients
         quartiles = torch.quantile((mean / 2).exp(), torch.tensor([0.25, 0.5, 0.75]).to(mean)).tolist()
-        return Fitted(
+        return PlaceFit(
             numbers.float(),
             between.down.float(),
             between.up.float(),
@@ -156,18 +156,18 @@ class _Fitting(Corrections):
             self._left(exponents) / 2,
         )
 
-    def _map(self, place: Place, exponents: Sequence[Tensor]) -> across.Map:
-        """What other channels tell about that which the exponents leave."""
+    def _map(self, place: Place, exponents: Sequence[Tensor]) -> channel_map.ChannelMap:
+        """The map from other channels, fitted to the residuals of the exponents."""
         if self.features != "all" or len(place.dims) != 1:
-            return across.nothing(exponents[0])
+            return channel_map.nothing(exponents[0])
         columns = [
             (found[0], ratio - exponent, valid)
             for exponent, (found, ratio, valid) in zip(exponents, self.collected, strict=True)
         ]
-        return across.fit(columns, summed)
+        return channel_map.fit(columns, summed)
 
     def _left(self, exponents: Sequence[Tensor]) -> float:
-        """The root mean square of what the exponents leave."""
+        """The root mean square of the residuals of the exponents."""
         both = torch.zeros(2, dtype=torch.float64, device=exponents[0].device)
         for exponent, (_, ratio, valid) in zip(exponents, self.collected, strict=True):
             both += torch.stack((((ratio - exponent).square() * valid).sum(), valid.sum()))
@@ -191,7 +191,7 @@ class _Fitting(Corrections):
 
 
 def _exponent(coefficients: Tensor, features: Sequence[Tensor], like: Tensor) -> Tensor:
-    """The exponents by coefficients, shape (1 + features, channels), in double precision."""
+    """The exponents from coefficients of shape (1 + features, channels), in double precision."""
     exponent = coefficients[0, :, None].expand(like.shape).clone()
     for slopes, feature in zip(coefficients[1:], features, strict=True):
         exponent += slopes[:, None] * feature.double()
@@ -199,7 +199,7 @@ def _exponent(coefficients: Tensor, features: Sequence[Tensor], like: Tensor) ->
 
 
 def _counts(variance: Tensor) -> Tensor:
-    """Which units vary enough, beside others of their channel, for the logarithm of their variance to matter."""
+    """Tells which units vary enough, compared with their channel, for the logarithm of their variance to matter."""
     return variance > LEAST * variance.mean((0, 2), keepdim=True)
 
 
@@ -217,7 +217,7 @@ def _pass(call: Call, kind: type[Normal], watcher: Any) -> None:
         run()
 
 
-def _require_noise(truths: Sequence[dict[Place, Spread]]) -> None:
+def _require_noise(truths: Sequence[dict[Place, UnitMoments]]) -> None:
     if not any(bool((spread.variance > 0).any()) for truth in truths for spread in truth.values()):
         raise ValueError("nothing in the model is random: give an `input_variance`, or let `dropout=True` act")
 
@@ -228,7 +228,7 @@ def summed(tensor: Tensor) -> Tensor:
 
 
 def reduced(tensor: Tensor, how: str) -> Tensor:
-    """The sum, the least or the greatest over all processes."""
+    """The sum, the minimum or the maximum over all processes."""
     if not is_split():
         return tensor
     there = tensor.cuda() if dist.get_backend() == "nccl" else tensor.clone()

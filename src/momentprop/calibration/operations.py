@@ -1,7 +1,7 @@
 r"""Which operations mix units, which dimensions of their results are channels, and where in a model they are.
 
-An operation that adds up or compares several random units takes them as independent, and so errs. Its result is
-corrected. Elementwise functions of one value are not: their moments are right if those of their input are.
+An operation that adds or compares several random units treats them as independent, which is an error. Its result is
+corrected. Elementwise functions of one value need no correction: their moments are right if those of their input are.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ MIXING = frozenset((*_WINDOWS, *_PRODUCTS, *_PAIRS, *_SUMS, *_NORMS, _ATTENTION)
 
 
 def mixes(op: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> bool:
-    """Whether the operation mixes units; a sum or a product of two does only if both are random."""
+    """Whether the operation mixes units; a sum or a product of two does so only if both are random."""
     if op not in MIXING or not isinstance(result, Value):
         return False
     if op not in _PAIRS:
@@ -43,7 +43,7 @@ def mixes(op: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) 
 
 
 def is_settled(result: Normal) -> bool:
-    """Whether a result is better left alone: a function of one value, or scores that remember query and key."""
+    """Whether a result needs no correction: a function of one value, or scores that remember query and key."""
     if result.origin is not None:
         return True
     content = None if result.note is None else result.note.content
@@ -53,15 +53,15 @@ def is_settled(result: Normal) -> bool:
 class Layout:
     """Finds the channels of results, as dimensions counted from the last.
 
-    A convolution tells where the channels of its result are. What has none of its own, a sum of two values or an
-    average, follows the last operation with a result of as many dimensions.
+    A convolution determines the channels of its result. A sum of two values or an average does not; it follows the last
+    operation whose result has the same number of dimensions.
     """
 
     def __init__(self) -> None:
         self.known: dict[int, tuple[int, ...]] = {}
 
     def channels(self, op: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Value) -> tuple[int, ...]:
-        """The dimensions whose every index has a correction of its own."""
+        """The dimensions along which every index has its own correction."""
         if op in _PAIRS:
             return self._of(result.ndim)
         if op in _SUMS:
@@ -98,7 +98,7 @@ class Layout:
 class Place:
     """A mixing operation of a model: the path of its module, its name, which call of it there, and its channels.
 
-    The rank is that of the map between its channels (see `calibration.across`), once it is fitted.
+    `rank` is the rank of the map between its channels (see `calibration.channel_map`), once fitted.
     """
 
     path: str
@@ -114,7 +114,7 @@ class Place:
         return f"{self.op!r}{call} in {self.path!r}" if self.path else f"{self.op!r}{call}"
 
     def shape(self, like: Tensor) -> list[int] | None:
-        """The shape in which numbers for all channels broadcast to a result, or None for one that they do not fit."""
+        """The shape in which numbers for all channels broadcast to a result, or None if they do not fit it."""
         if like.ndim < self.depth:
             return None
         sizes = [like.shape[dim] if dim in self.dims else 1 for dim in range(-self.depth, 0)]
@@ -122,11 +122,11 @@ class Place:
 
     @property
     def depth(self) -> int:
-        """How many of the last dimensions the channels are among."""
+        """The number of last dimensions that contain the channels."""
         return -min(self.dims, default=0)
 
     def arranged(self, x: Tensor, inputs: int) -> Tensor:
-        """The elements of a result by row, channel and position; rows are those of the batch of `inputs`, if found."""
+        """The elements of a result by row, channel and position; the rows are the batch of `inputs`, if it is found."""
         channels = [dim % x.ndim for dim in self.dims]
         others = [dim for dim in range(x.ndim) if dim not in channels]
         rows = [dim for dim in others if x.shape[dim] == inputs][:1]
@@ -136,7 +136,7 @@ class Place:
 
 
 class Paths(contextlib.AbstractContextManager["Paths"]):
-    """Knows, while it is entered, the path of the module that runs."""
+    """A context that tracks the path of the running module."""
 
     def __init__(self, model: Callable[..., Any]) -> None:
         self.modules = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
@@ -166,7 +166,7 @@ class Paths(contextlib.AbstractContextManager["Paths"]):
 
 
 class Counting(Watcher):
-    """A watcher that tells for every mixing operation where it is, and which call of it there."""
+    """A watcher that reports the place and the call number of every mixing operation."""
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
@@ -178,7 +178,7 @@ class Counting(Watcher):
         self.paths.stack.clear()
 
     def after(self, op: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
-        """Show mixing operations to `seen`."""
+        """Pass mixing operations to `seen`."""
         if mixes(op, args, kwargs, result):
             key = (self.paths.current, op)
             self.calls[key] = self.calls.get(key, 0) + 1
@@ -186,7 +186,7 @@ class Counting(Watcher):
         return result
 
     def seen(self, key: tuple[str, str, int], args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        """What is done at a mixing operation."""
+        """Handle a mixing operation."""
         raise NotImplementedError
 
 

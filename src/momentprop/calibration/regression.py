@@ -1,11 +1,11 @@
-r"""Least squares for every channel of a layer, with few data shrunk towards the layer.
+r"""Least squares for every channel of a layer; channels with few data shrink towards the layer.
 
-In a channel, the logarithm $y$ of the true variance over the propagated one is regressed on features. The slopes of a
-channel are those of the layer, fitted within its channels, plus a deviation; the constant, taken at the channel's
-average features, is that of the layer plus a deviation. Deviations are shrunk by their standard errors: a deviation
+In a channel, the logarithm $y$ of the true variance over the propagated one is regressed on features. A channel has
+the slopes of the layer, fitted within its channels, plus a deviation, and the constant of the layer, taken at the
+channel's average features, plus a deviation. Deviations are shrunk by their standard errors: a deviation
 $d$ with error $s$ becomes $d\,\tau^2/(\tau^2 + s^2)$, where $\tau^2$ is how much channels really differ, the mean of
-$d^2 - s^2$ over the channels (empirical Bayes). Units of one input are not independent, so that errors come from the
-sums over whole inputs.
+$d^2 - s^2$ over the channels (empirical Bayes). Units of one input are not independent, so errors are computed
+from sums over whole inputs.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from torch import Tensor
 RIDGE = 1e-4
 """Added to the covariance of the features, in units of their variance within channels."""
 
-_PIECE = 1 << 22  # units that are taken up at a time
+_PIECE = 1 << 22  # units processed at a time
 
 Reduce = Callable[[Tensor], Tensor]
 """Adds up a tensor over the processes that share the data."""
 
 
 def products(columns: list[Tensor], valid: Tensor) -> Tensor:
-    """Sums of products of columns, the last being what is explained, over the valid units of each row and channel.
+    """Sums of products of columns over the valid units of each row and channel; the last column is the target.
 
     Columns have the shape (rows, channels, units); the result (rows, channels, columns + 1, columns + 1) has a
     constant column first.
@@ -40,15 +40,15 @@ def products(columns: list[Tensor], valid: Tensor) -> Tensor:
 
 
 @dataclass
-class Fit:
-    """Coefficients, shape (channels, 1 + features), and the mean square of `y`, which they explain."""
+class ChannelRegression:
+    """Coefficients of shape (channels, 1 + features), and the mean square of the target `y`."""
 
     coefficients: Tensor
     square: float
 
 
-def fit(per_row: Tensor, reduce: Reduce) -> Fit:
-    """Fit all channels of a layer to sums of products as `products` gives them."""
+def fit(per_row: Tensor, reduce: Reduce) -> ChannelRegression:
+    """Fit all channels of a layer to the sums of products from `products`."""
     total = reduce(per_row.sum(0))  # shape: (channels, p, p) of 1, the features and y
     inputs = float(reduce((per_row[:, :, 0, 0].sum(1) > 0).sum().double()))
     count = total[:, 0, 0].clamp(min=1e-9)
@@ -64,7 +64,7 @@ def fit(per_row: Tensor, reduce: Reduce) -> Fit:
     slopes = _shrunk_slopes(gram, along, count, present, noise * effects[1:])
     constants = _shrunk_constants(means[:, -1], noise * effects[0] / count, present)
     coefficients = torch.cat(((constants - (slopes * means[:, 1:-1]).sum(1))[:, None], slopes), 1)
-    return Fit(coefficients, float(total[:, -1, -1].sum() / count.sum()))
+    return ChannelRegression(coefficients, float(total[:, -1, -1].sum() / count.sum()))
 
 
 def _pooled(gram: Tensor, along: Tensor, count: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def _pooled(gram: Tensor, along: Tensor, count: Tensor) -> Tensor:
 
 
 def _slopes(gram: Tensor, along: Tensor, count: Tensor, present: Tensor) -> Tensor:
-    """The slopes of each channel by itself, as a deviation from the layer's that costs a little."""
+    """The slopes of each channel alone, as a slightly penalized deviation from the layer's."""
     if gram.shape[-1] == 0:
         return along
     pooled = _pooled(gram, along, count)
@@ -96,7 +96,7 @@ def _ridged(gram: Tensor, scale: Tensor, count: Tensor) -> Tensor:
 
 
 def _scatter(per_row: Tensor, means: Tensor, slopes: Tensor, reduce: Reduce) -> Tensor:
-    """Squares of the sums, over each input, of features times residuals; shape: (channels, 1 + features)."""
+    """The sums over each input of features times residuals, squared; shape: (channels, 1 + features)."""
     weights = torch.cat((-(means[:, -1] - (slopes * means[:, 1:-1]).sum(1))[:, None], -slopes), 1)
     weights = torch.cat((weights, torch.ones_like(weights[:, :1])), 1)  # of 1, features, y: the residual
     moments = (per_row @ weights[:, :, None])[..., 0]  # shape: (rows, channels, p)
@@ -111,7 +111,7 @@ def _residual(centred: Tensor, slopes: Tensor) -> Tensor:
 
 
 def _design_effects(scatter: Tensor, gram: Tensor, count: Tensor, noise: float, inputs: float) -> Tensor:
-    """By how much more the coefficients vary than if all units were independent, for a constant and each feature."""
+    """The factors by which dependence between units raises the variance of the constant and of each slope."""
     alone = torch.cat((count[:, None], gram.diagonal(dim1=-2, dim2=-1)), 1).sum(0) * max(noise, 1e-30)
     if inputs < 2:
         return torch.full_like(alone, float(count.max()))  # one input is one observation

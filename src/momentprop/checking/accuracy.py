@@ -1,24 +1,24 @@
-"""The figures of every module, from what was measured."""
+"""Turns measurements into the figures of every module."""
 
 import math
 from typing import Any
 
 import torch
 
-from momentprop.checking import figures
-from momentprop.checking.ending import Probabilities
+from momentprop.checking import metrics
+from momentprop.checking.final_output import Probabilities
 from momentprop.checking.measure import Measured
-from momentprop.checking.report import Accuracy, Module, Posterior
+from momentprop.checking.results import Accuracy, ModuleAccuracy, PosteriorAccuracy
 from momentprop.values import Estimate
 from momentprop.values.spread import Spread
 
 
-def of_module(measured: Measured, samples: int, kind: str, same_as: str | None) -> Module:
+def of_module(measured: Measured, samples: int, kind: str, same_as: str | None) -> ModuleAccuracy:
     """The figures of all methods at one output."""
     truth = measured.truth
-    varying = figures.varies(truth.stddev, truth.loc, measured.dtype)
+    varying = metrics.varies(truth.stddev, truth.loc, measured.dtype)
     known: Estimate = truth.each(lambda part: part[varying])
-    return Module(
+    return ModuleAccuracy(
         type=kind,
         shape=measured.shape,
         units=len(truth.loc),
@@ -33,22 +33,22 @@ def _of_method(measured: Measured, name: str, varying: torch.Tensor, samples: in
     value, truth = measured.values[name], measured.truth
     if not varying.any():
         return Accuracy()
-    error = figures.eps_mean(value.loc, truth)
-    worth_mean = figures.worth(error**2, figures.eps_mean_floor(samples) ** 2, samples)
+    error = metrics.eps_mean(value.loc, truth)
+    worth_mean = metrics.worth(error**2, metrics.eps_mean_floor(samples) ** 2, samples)
     if not isinstance(value, Spread):
         return Accuracy(eps_mean=_finite(error), worth_mean=_finite(worth_mean))
-    told = varying & figures.varies(value.stddev, truth.loc, measured.dtype)
+    told = varying & metrics.varies(value.stddev, truth.loc, measured.dtype)
     stddev, known = value.stddev[told], truth.each(lambda part: part[told])
     inside = measured.inside[name][:, varying].double().mean(1) / samples
-    rms = figures.rms_log_std(stddev, known)
+    rms = metrics.rms_log_std(stddev, known)
     return Accuracy(
         eps_mean=_finite(error),
-        eps_std=_finite(figures.eps_std(stddev, known)),
+        eps_std=_finite(metrics.eps_std(stddev, known)),
         rms_log_std=_finite(rms),
-        correlation=_finite(figures.correlation(stddev, known)),
+        correlation=_finite(metrics.correlation(stddev, known)),
         coverage={_percent(level): float(share) for level, share in zip(measured.levels, inside, strict=True)},
         worth_mean=_finite(worth_mean),
-        worth_std=_finite(figures.worth(rms**2, figures.rms_log_std_floor(known) ** 2, samples)),
+        worth_std=_finite(metrics.worth(rms**2, metrics.rms_log_std_floor(known) ** 2, samples)),
         zero=int(varying.sum() - told.sum()),
     )
 
@@ -57,26 +57,26 @@ def _floor(truth: Estimate, samples: int, measured: Measured) -> Accuracy:
     if not len(truth.loc):
         return Accuracy()
     return Accuracy(
-        eps_mean=figures.eps_mean_floor(samples),
-        eps_std=_finite(figures.eps_std_floor(truth)),
-        rms_log_std=_finite(figures.rms_log_std_floor(truth)),
-        correlation=_finite(figures.correlation_ceiling(truth)),
-        coverage={_percent(level): figures.coverage_floor(level, samples) for level in measured.levels},
+        eps_mean=metrics.eps_mean_floor(samples),
+        eps_std=_finite(metrics.eps_std_floor(truth)),
+        rms_log_std=_finite(metrics.rms_log_std_floor(truth)),
+        correlation=_finite(metrics.correlation_ceiling(truth)),
+        coverage={_percent(level): metrics.coverage_floor(level, samples) for level in measured.levels},
     )
 
 
-def of_posterior(found: Probabilities, samples: int) -> Posterior:
+def of_posterior(found: Probabilities, samples: int) -> PosteriorAccuracy:
     """The divergences of all class posteriors."""
-    floor = figures.divergence_floor(found.truth, found.variance, samples)
+    floor = metrics.divergence_floor(found.truth, found.variance, samples)
     divergences = {
-        name: {figure: figures.divergence(found.truth, log_q) for figure, log_q in posteriors.items()}
+        name: {figure: metrics.divergence(found.truth, log_q) for figure, log_q in posteriors.items()}
         for name, posteriors in found.log_q.items()
     }
     worth = {
-        name: {figure: figures.worth(kl, floor, samples) for figure, kl in measured.items()}
+        name: {figure: metrics.worth(kl, floor, samples) for figure, kl in measured.items()}
         for name, measured in divergences.items()
     }
-    return Posterior(found.truth.shape[-1], floor, divergences, worth)
+    return PosteriorAccuracy(found.truth.shape[-1], floor, divergences, worth)
 
 
 def _finite(number: float) -> float | None:
@@ -88,6 +88,6 @@ def _percent(level: float) -> str:
 
 
 def same_units(one: Measured, other: Measured) -> bool:
-    """Whether two outputs are one: all draws had the same moments."""
+    """Whether two outputs are the same: all draws have the same moments."""
     pairs: list[tuple[Any, Any]] = [(one.truth.loc, other.truth.loc), (one.truth.variance, other.truth.variance)]
     return one.truth.loc.shape == other.truth.loc.shape and all(torch.equal(*pair) for pair in pairs)

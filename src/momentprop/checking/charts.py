@@ -3,13 +3,12 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from momentprop.checking import svg, words
-from momentprop.checking.examples import SAMPLED
-from momentprop.checking.report import Accuracy, Example, Module, Report, Unit
+from momentprop.checking import formatting, sentences, svg
+from momentprop.checking.results import SAMPLED, Accuracy, Example, ModuleAccuracy, Results, Unit
 from momentprop.checking.svg import WIDTH, Markup, Scale
 
 _ROW = 16
-_LETTERS = 21  # of a name; longer ones lose their beginning
+_LETTERS = 21  # longer names lose their beginning
 
 
 def _column(names: Iterable[str]) -> float:
@@ -17,17 +16,17 @@ def _column(names: Iterable[str]) -> float:
     return 12 + 5.6 * min(_LETTERS, max(map(len, names)))
 
 
-def means(report: Report) -> Markup:
+def means(report: Results) -> Markup:
     """`eps_mean` at every module, with the floor of the draws shaded."""
     return _by_module(report, "eps_mean", lambda floor: (0.0, floor.eps_mean or 0.0))
 
 
-def deviations(report: Report) -> Markup:
-    """`eps_std` at every module, with what draws cannot tell from 1 shaded."""
+def deviations(report: Results) -> Markup:
+    """`eps_std` at every module, shaded where the draws cannot tell it from 1."""
     return _by_module(report, "eps_std", lambda floor: (1 / (floor.eps_std or 1.0), floor.eps_std or 1.0))
 
 
-def _by_module(report: Report, figure: str, band: Callable[[Accuracy], tuple[float, float]]) -> Markup:
+def _by_module(report: Results, figure: str, band: Callable[[Accuracy], tuple[float, float]]) -> Markup:
     rows = {name: module for name, module in report.rows.items() if _numbers(module, figure)}
     numbers = [x for module in rows.values() for x in _numbers(module, figure).values()]
     numbers += [edge for module in rows.values() for edge in band(module.floor) if edge > 0]
@@ -44,7 +43,7 @@ def _by_module(report: Report, figure: str, band: Callable[[Accuracy], tuple[flo
         labels.append(_label(name, left, y))
         for method, x in _numbers(module, figure).items():
             k = report.methods.index(method)
-            title = f"{name}, {method}: {figure} {words.number(x, 3)}"
+            title = f"{name}, {method}: {figure} {formatting.number(x, 3)}"
             marks.append(svg.mark(scale(x), y + _shift(k, report.methods), k, title))
     lines = [_grid(scale, 6, height - 30)]
     lines += [svg.line(scale(1), 6, scale(1), height - 30, "one")] if figure == "eps_std" else []
@@ -53,12 +52,12 @@ def _by_module(report: Report, figure: str, band: Callable[[Accuracy], tuple[flo
 
 
 def _shift(number: int, methods: Sequence[str]) -> float:
-    """How far below the middle of a row the mark of a method lies, so that equal ones can be seen."""
+    """The offset of a method's mark from the middle of its row, so that equal marks stay visible."""
     return (number - (len(methods) - 1) / 2) * min(4, 10 / len(methods))
 
 
-def _numbers(module: Module, figure: str) -> dict[str, float]:
-    """A figure of every method that has it, if it can be shown on a logarithmic scale."""
+def _numbers(module: ModuleAccuracy, figure: str) -> dict[str, float]:
+    """The figure of each method that has one and whose value fits a logarithmic scale."""
     found = {method: getattr(accuracy, figure) for method, accuracy in module.methods.items()}
     return {method: x for method, x in found.items() if x}
 
@@ -76,7 +75,7 @@ def _grid(scale: Scale, top: float, bottom: float) -> Markup:
 
 
 def unit(shown: Unit, methods: Sequence[str]) -> Markup:
-    """The histogram of an output unit, a line where a method tells a mean, a bell where it also tells a deviation."""
+    """The histogram of an output unit, with a line for a method's mean, or a bell if it also has a deviation."""
     width, height, base = 170, 112, 96
     told = [(methods.index(name), *moments) for name, moments in shown.moments.items()]
     bars = _coarse(shown)
@@ -103,7 +102,7 @@ def unit(shown: Unit, methods: Sequence[str]) -> Markup:
 
 
 def _coarse(shown: Unit, most: int = 32) -> list[tuple[float, float, int]]:
-    """The histogram with at most so many bins, each with its ends."""
+    """The histogram with at most `most` bins, each with its ends."""
     step = math.ceil(len(shown.counts) / most)
     return [
         (shown.start + i * shown.width, shown.start + (i + step) * shown.width, sum(shown.counts[i : i + step]))
@@ -153,11 +152,11 @@ def probabilities(example: Example, methods: Sequence[str]) -> Markup:
 
 
 def _told(shown: Unit, method: str, probability: float) -> str:
-    return f"class {shown.name}, {method}: {words.number(probability, 3)}"
+    return f"class {shown.name}, {method}: {formatting.number(probability, 3)}"
 
 
-def cost(report: Report) -> Markup:
-    """What every method costs in forward passes, and how many draws it is worth, on one scale of passes."""
+def cost(report: Results) -> Markup:
+    """The cost of every method in forward passes and the draws it is worth, on one scale."""
     rows = [row for name in report.methods for row in _cost_rows(report, name)]
     most = max([report.samples, *(count for _, count, *_ in rows)])
     left = _column(label for label, *_ in rows)
@@ -173,23 +172,23 @@ def cost(report: Report) -> Markup:
     return svg.drawing(height, "What the methods cost, and what they are worth", *parts)
 
 
-def _cost_rows(report: Report, name: str) -> list[tuple[str, float, str, str]]:
+def _cost_rows(report: Results, name: str) -> list[tuple[str, float, str, str]]:
     number = report.methods.index(name) % 5
     passes, nominal = report.cost[name].measured, report.cost[name].nominal
-    told = words.number(passes) + (f" (nominal {nominal})" if nominal is not None else "")
+    told = formatting.number(passes) + (f" (nominal {nominal})" if nominal is not None else "")
     rows = [(f"{name} costs", passes, told, f"m{number} solid")]
     found = report.at_output(name)
     worths = {"mean": found.worth_mean, "std": found.worth_std}
     if report.posterior is not None and name in report.posterior.methods:
-        worths["classes"] = report.posterior.worth[name][words.best(report.posterior.methods[name])[0]]
+        worths["classes"] = report.posterior.worth[name][sentences.best(report.posterior.methods[name])[0]]
     for what, count in worths.items():
         if count is not None:
-            rows.append((f"worth, {what}", count, words.brief_worth(count, report.samples), f"m{number} pale"))
+            rows.append((f"worth, {what}", count, formatting.brief_worth(count, report.samples), f"m{number} pale"))
     return rows
 
 
-def reliability(report: Report) -> Markup:
-    """How many draws the intervals of each method hold, against how many they should."""
+def reliability(report: Results) -> Markup:
+    """The share of draws inside each method's intervals, against the nominal share."""
     side, left, bottom = 250, 44, 264
     x, y = Scale(0, 1, left, left + side), Scale(0, 1, bottom, bottom - side)
     levels = sorted((float(level) / 100 for level in report.floor_at_output.coverage), key=float)
@@ -204,11 +203,14 @@ def reliability(report: Report) -> Markup:
         points = [(p, covered[f"{100 * p:g}"]) for p in levels if f"{100 * p:g}" in covered]
         if points:
             parts.append(svg.path([(x(0), y(0)), *((x(p), y(c)) for p, c in points)], f"line m{k % 5}"))
-            titled = [(p, c, f"{method}: {words.percent(p)} intervals hold {words.percent(c)}") for p, c in points]
-            parts += [svg.mark(x(p), y(c), k, title) for p, c, title in titled]
+            parts += [svg.mark(x(p), y(c), k, _held(method, p, c)) for p, c in points]
     parts.append(svg.text(x.end, bottom + 30, "nominal coverage", "end", "axis"))
     parts.append(svg.text(left, 9, "observed coverage", "start", "axis"))
     return svg.drawing(bottom + 36, "Nominal and observed coverage of intervals", *parts)
+
+
+def _held(method: str, nominal: float, observed: float) -> str:
+    return f"{method}: {formatting.percent(nominal)} intervals hold {formatting.percent(observed)}"
 
 
 def _frame(x: Scale, y: Scale) -> Markup:

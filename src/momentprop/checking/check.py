@@ -10,16 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from momentprop.checking import accuracy, cost, examples, ranks
-from momentprop.checking.ending import Classes
-from momentprop.checking.measure import Call, Measurement, measure
+from momentprop.checking import accuracy, cost, ranks, shown_inputs
+from momentprop.checking.call import Call, batch_size
+from momentprop.checking.final_output import Classes
+from momentprop.checking.measure import Measurement, measure
 from momentprop.checking.methods import Method, functions, passes
-from momentprop.checking.report import Cost, Module, Report
+from momentprop.checking.report import Report
+from momentprop.checking.results import Cost, ModuleAccuracy
 from momentprop.propagate import may_vectorize
 from momentprop.values import Value
 
 UNITS = 2**13
-"""So many units of every output are measured, unless the caller says otherwise."""
+"""The default number of units to measure of every output."""
 
 
 @torch.no_grad()
@@ -52,28 +54,28 @@ def check(
     True
 
     Args:
-        model: any module, or a function, of which only the output is seen. Batch normalization must be in evaluation
+        model: any module, or a function, whose output alone is compared. Batch normalization must be in evaluation
             mode, because a thousand draws would change its statistics.
-        *args: go to the model: a batch of inputs, tensors as well as values.
+        *args: arguments of the model: a batch of inputs, tensors or values.
         input_variance: the variance of the first floating-point argument, as in `propagate`.
-        methods: what is compared with draws: `"ap1"`, `"ap2"` (also `"ap2-logistic"`, `"ap2-fitted"`), a name with
-            options of `propagate` such as `("quadrature", {"fallback": "quadrature"})`, or a name with a function that
-            takes and gives what `propagate` does.
+        methods: the methods to compare with draws: `"ap1"`, `"ap2"` (also `"ap2-logistic"`, `"ap2-fitted"`), a name
+            with options of `propagate` such as `("quadrature", {"fallback": "quadrature"})`, or a name with a function
+            that takes and gives what `propagate` does.
         dropout: let dropout act in evaluation mode, as in `propagate`.
-        samples: the number of draws. They decide what can be told: see the floors in the report.
-        seed: of the draws.
-        units: at most so many units of an output are measured, picked at random; None for all. The class posterior is
-            always taken in full.
-        classes: the dimension of the classes of the output, or None if it is no logits. By default, outputs called
-            `logits` and those of two dimensions are.
+        samples: the number of draws. It limits what the check can resolve: see the floors in the report.
+        seed: the seed of the draws.
+        units: the largest number of units to measure of each output, picked at random; None measures all. The class
+            posterior is always measured in full.
+        classes: the dimension of the classes of the output, or None if the output is not logits. By default, outputs
+            called `logits` and outputs with two dimensions count as logits.
         class_names: the names of the classes, or of the output units, for the report.
-        show: for which inputs the report shows output units and class probabilities.
-        calibration: compare calibrated AP2 as well.
+        show: the inputs for which the report shows output units and class probabilities.
+        calibration: a calibration, to compare calibrated AP2 as well.
         fallback: as in `propagate`.
-        **kwargs: go to the model.
+        **kwargs: keyword arguments of the model.
 
     If `torch.distributed` is initialized, each rank takes a part of the inputs (of every tensor with as many rows as
-    the first), and all of them get the whole report.
+    the first), and every rank gets the whole report.
     """
     if samples < 2:
         raise ValueError(f"a variance takes at least 2 samples, but samples is {samples}")
@@ -91,21 +93,21 @@ def check(
         versions=_versions(),
         model=_model_name(model),
         samples=samples,
-        inputs=ranks.batch_size(call),
+        inputs=batch_size(call),
         seed=seed,
         methods=list(compared),
         output=found.end,
         modules=modules,
         posterior=accuracy.of_posterior(found.probabilities, samples) if found.probabilities is not None else None,
-        examples=examples.of(found, call, class_names),
+        examples=shown_inputs.of(found, call, class_names),
         cost=_cost(mine, compared),
         seconds=time.perf_counter() - started,
     )
 
 
-def _modules(found: Measurement, call: Call, samples: int) -> dict[str, Module]:
+def _modules(found: Measurement, call: Call, samples: int) -> dict[str, ModuleAccuracy]:
     types = _types(call)
-    modules: dict[str, Module] = {}
+    modules: dict[str, ModuleAccuracy] = {}
     for name, measured in found.modules.items():
         same = next((other for other in modules if accuracy.same_units(found.modules[other], measured)), None)
         kind = types[measured.path.partition("#")[0]]
@@ -129,7 +131,7 @@ def _cost(call: Call, methods: Mapping[str, Callable[..., Any]]) -> dict[str, Co
 
 
 def _described(call: Call, methods: Sequence[str], samples: int) -> str:
-    """The call as one could write it, with shapes in the place of tensors."""
+    """The call as source code, with shapes in place of tensors."""
     given = [_model_name(call.model), *map(_brief, call.args)]
     named = {
         **call.kwargs,

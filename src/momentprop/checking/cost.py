@@ -1,4 +1,4 @@
-"""What a method costs: its time in forward passes of the plain network."""
+"""The cost of a method: its time in forward passes of the plain network."""
 
 import statistics
 import time
@@ -9,16 +9,16 @@ import torch
 
 ROUNDS = 15
 SECONDS = 3.0
-"""Rounds are timed until there are so many, or so much time has passed, but three at least."""
+"""Timing stops after `ROUNDS` rounds or `SECONDS` seconds, but not before three rounds."""
 
 
 def measured(plain: Callable[[], Any], methods: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-    """The median over rounds of each method's time over that of the plain network in the same round.
+    """The time of each method over that of the plain network in the same round, as the median over rounds.
 
-    In a round all run one after the other, so that what else the machine does meets all of them alike.
+    Each round runs all of them one after the other, so that other load on the machine affects all alike.
     """
     ratios: dict[str, list[float]] = {name: [] for name in methods}
-    plain()  # the methods have run before
+    plain()  # warms up; the methods have already run
     start = time.perf_counter()
     for done in range(ROUNDS):
         if done >= 3 and time.perf_counter() - start > SECONDS:

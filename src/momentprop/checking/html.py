@@ -1,25 +1,24 @@
-"""A report as one HTML page: no script, nothing from the network, readable on a phone, on paper and in the dark."""
+"""A report as one HTML page: without scripts or external files, readable on a phone, on paper and in dark mode."""
 
 from collections.abc import Sequence
 from importlib import resources
 
-from momentprop.checking import charts, words
-from momentprop.checking.examples import SAMPLED
-from momentprop.checking.report import Example, Report
+from momentprop.checking import charts, formatting, sentences, tables
+from momentprop.checking.results import SAMPLED, Example, Results
 from momentprop.checking.svg import Markup, element, join, mark
-from momentprop.checking.words import Table
+from momentprop.checking.tables import Table
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-def page(report: Report) -> str:
+def page(report: Results) -> str:
     """The whole page."""
     return document(f"{report.model}: how accurate is the propagation?", *_sections(report))
 
 
 def document(title: str, *content: Markup) -> str:
     """A page of its own, with its style inside."""
-    style = Markup(resources.files("momentprop.check").joinpath("report.css").read_text(encoding="utf-8"))
+    style = Markup(resources.files("momentprop.checking").joinpath("report.css").read_text(encoding="utf-8"))
     head = join(
         [
             Markup('<meta charset="utf-8">'),
@@ -33,7 +32,7 @@ def document(title: str, *content: Markup) -> str:
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
 
 
-def _sections(report: Report) -> list[Markup]:
+def _sections(report: Results) -> list[Markup]:
     sections = [_header(report), _modules(report)]
     if any(example.units for example in report.examples):
         sections.append(_outputs(report))
@@ -43,35 +42,35 @@ def _sections(report: Report) -> list[Markup]:
     return [*sections, _tables(report), _footer(report)]
 
 
-def _header(report: Report) -> Markup:
+def _header(report: Results) -> Markup:
     return element(
         "header",
         element("p", "momentprop check", class_="over"),
         element("h1", report.model),
         element("p", f"{report.inputs:,} inputs, {report.samples:,} Monte Carlo draws, {len(report.modules)} outputs"),
-        element("p", prose(report.summary), class_="summary"),
+        element("p", prose(sentences.summary(report)), class_="summary"),
         tiles(report),
     )
 
 
-def tiles(report: Report) -> Markup:
-    """The figures at the output that matter most, in large letters."""
+def tiles(report: Results) -> Markup:
+    """The most important figures at the output, in large letters."""
     found, name = report.at_output(report.chief), report.chief
     told = [
-        (words.number(found.eps_mean), "error of the means", "in standard deviations (eps_mean); 0 is exact"),
-        (words.number(found.eps_std), "factor of the deviations", "eps_std; 1 is exact, below is overconfident"),
-        (words.brief_worth(found.worth_mean, report.samples), "draws have the same error", "of the means"),
-        (words.number(report.cost[name].measured), "forward passes", "is what it costs, by the clock"),
+        (formatting.number(found.eps_mean), "error of the means", "in standard deviations (eps_mean); 0 is exact"),
+        (formatting.number(found.eps_std), "factor of the deviations", "eps_std; 1 is exact, below is overconfident"),
+        (formatting.brief_worth(found.worth_mean, report.samples), "draws have the same error", "of the means"),
+        (formatting.number(report.cost[name].measured), "forward passes", "is what it costs, by the clock"),
     ]
     shown = [
         element("div", element("b", big), element("span", what), element("small", more), class_="tile")
         for big, what, more in told
-        if big != words.NONE
+        if big != formatting.NONE
     ]
     return join([element("p", f"{name} at the output", class_="caption"), element("div", *shown, class_="tiles")])
 
 
-def _modules(report: Report) -> Markup:
+def _modules(report: Results) -> Markup:
     charted = [figure(charts.means(report), "Error of the means in standard deviations. Left is better.")]
     if any(accuracy.eps_std for module in report.modules.values() for accuracy in module.methods.values()):
         text = "Standard deviation as a factor of that of the draws. 1 is exact, left of it is too small."
@@ -80,20 +79,20 @@ def _modules(report: Report) -> Markup:
     return section("Layer by layer", note, legend(report.methods), element("div", *charted, class_="pair"))
 
 
-def _outputs(report: Report) -> Markup:
+def _outputs(report: Results) -> Markup:
     note = "Grey: histogram of the draws. A dashed line is a mean alone, a bell a mean and a deviation."
     shown = [output_units(example, report.methods) for example in report.examples if example.units]
     return section("Output units", note, legend(report.methods, drawn="Monte Carlo"), *shown)
 
 
 def output_units(example: Example, methods: Sequence[str]) -> Markup:
-    """The output units of an input: histograms of the draws, with what each method tells."""
+    """The output units of an input: histograms of the draws, with the moments by each method."""
     picture = [element("img", src=example.picture, alt=example.name)] if example.picture else []
     title = element("h3", *picture, example.name)
     return element("article", title, element("div", *(charts.unit(u, methods) for u in example.units), class_="units"))
 
 
-def _classes(report: Report) -> Markup:
+def _classes(report: Results) -> Markup:
     shown = [
         figure(charts.probabilities(example, report.methods), example.name)
         for example in report.examples
@@ -104,7 +103,7 @@ def _classes(report: Report) -> Markup:
     return section("Class probabilities", note, key, element("div", *shown, class_="pair"))
 
 
-def _cost(report: Report) -> Markup:
+def _cost(report: Results) -> Markup:
     text = (
         "Solid: the price of a method, in forward passes of the plain network. Pale: how many draws, of one pass each, "
         f"have the same error at the output. With {report.samples:,} draws, no more than that can be told."
@@ -116,18 +115,18 @@ def _cost(report: Report) -> Markup:
     return section("Price and reliability", "", legend(report.methods), element("div", *charted, class_="pair"))
 
 
-def _tables(report: Report) -> Markup:
+def _tables(report: Results) -> Markup:
     output = element("h3", "At the output")
-    parts = [output, table(words.at_output(report, str)), element("h3", "Error of the means (eps_mean)")]
-    parts.append(table(words.means(report, str)))
+    parts = [output, table(tables.at_output(report, str)), element("h3", "Error of the means (eps_mean)")]
+    parts.append(table(tables.means(report, str)))
     for name in report.methods:
-        head, rows = words.deviations(report, name, str)
+        head, rows = tables.deviations(report, name, str)
         if rows:
             parts += [element("h3", f"Standard deviations by {name}"), table((head, rows))]
     return section("All numbers", "", *parts)
 
 
-def _footer(report: Report) -> Markup:
+def _footer(report: Results) -> Markup:
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     return element(
         "footer",
@@ -138,7 +137,7 @@ def _footer(report: Report) -> Markup:
 
 
 def section(title: str, note: str, *content: Markup) -> Markup:
-    """A part of a page with a heading, and a sentence about it."""
+    """A part of a page with a heading and a note."""
     notes = [element("p", note, class_="note")] if note else []
     return element("section", element("h2", title), *notes, *content)
 
@@ -149,7 +148,7 @@ def figure(chart: Markup, caption: str) -> Markup:
 
 
 def legend(methods: Sequence[str], drawn: str | None = None) -> Markup:
-    """Which mark is which method."""
+    """Explains the mark of each method."""
     entries = [element("span", _key(i), name) for i, name in enumerate(methods)]
     if drawn is not None:
         entries.insert(0, element("span", element("i", class_="swatch"), drawn, title=SAMPLED))
@@ -161,7 +160,7 @@ def _key(number: int) -> Markup:
 
 
 def table(content: Table) -> Markup:
-    """A table that scrolls sideways where it is too wide."""
+    """A table that scrolls sideways if it is too wide."""
     head, rows = content
     top = element("tr", *(element("th", cell, scope="col") for cell in head))
     body = [
@@ -172,6 +171,6 @@ def table(content: Table) -> Markup:
 
 
 def prose(text: str) -> Markup:
-    """A sentence with what is in backticks as code."""
+    """A sentence with the text in backticks as code."""
     parts = text.split("`")
     return join([element("code" if i % 2 else "span", part) for i, part in enumerate(parts) if part])

@@ -1,15 +1,16 @@
-"""Run every method and a stream of draws on a model, and keep of them what the figures need."""
+"""Runs every method and a stream of draws on a model, and keeps what the figures need."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from momentprop.checking.ending import Ending, Probabilities, Shown
-from momentprop.checking.units import Picker, leaves, name_of_output
-from momentprop.checking.watches import FINE_LEVELS, LEVELS, UnitWatch
+from momentprop.checking.accumulators import FINE_LEVELS, LEVELS, UnitAccumulator
+from momentprop.checking.call import Call
+from momentprop.checking.final_output import FinalOutput, Probabilities, ShownUnits
+from momentprop.checking.picked_units import UnitPicker, leaves
 from momentprop.propagate import Recording, may_vectorize, prepared
 from momentprop.sampling import chunks
 from momentprop.values import Categorical, Certain, Estimate, Sample
@@ -17,39 +18,10 @@ from momentprop.values.spread import Spread
 
 
 @dataclass
-class Call:
-    """A model with its arguments and its noise: what every method runs."""
-
-    model: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    noise: dict[str, Any]  # `input_variance`, `dropout` and `fallback`, as `propagate` takes them
-    seed: int
-
-    @property
-    def output(self) -> str:
-        """The name of the model's own output."""
-        return name_of_output(self.model)
-
-    @property
-    def has_modules(self) -> bool:
-        """Whether there are modules to look into."""
-        return isinstance(self.model, nn.Module)
-
-    def by(self, method: Callable[..., Any], record: bool = False) -> Any:
-        """Run a method that has the interface of `propagate`."""
-        return method(self.model, *self.args, **self.kwargs, **self.noise, seed=self.seed, record=record)
-
-    def plain(self) -> Any:
-        """Run the model as it is."""
-        return self.model(*self.args, **self.kwargs)
-
-
-@dataclass
 class Measured:
-    """The picked units of an output: by draws, by methods, and how many draws each interval of a method holds."""
+    """The picked units of an output by draws and by methods, with the number of draws inside each interval."""
 
-    path: str  # of the module
+    path: str  # the path of the module
     shape: tuple[int, ...]
     dtype: torch.dtype
     truth: Estimate
@@ -60,11 +32,11 @@ class Measured:
 
 @dataclass
 class Measurement:
-    """All outputs by name, the class probabilities and the units that are shown of the one that ends the network."""
+    """All outputs by name, and the class probabilities and shown units of the final output."""
 
     modules: dict[str, Measured]
     probabilities: Probabilities | None
-    shown: list[Shown]
+    shown: list[ShownUnits]
     end: str
 
 
@@ -77,19 +49,19 @@ def measure(
     show: Sequence[int],
 ) -> Measurement:
     """Compare the methods with draws at every output of a module."""
-    picker = Picker(limit)
+    picker = UnitPicker(limit)
     outputs, flat = {}, {}
     for name, method in methods.items():
         outputs[name], flat[name] = _by_method(call, method, picker)
     end = _end(next(iter(outputs.values())))
-    ending = Ending({name: found[end] for name, found in outputs.items()}, end, classes, show)
-    watches: dict[str, UnitWatch] = {}
+    ending = FinalOutput({name: found[end] for name, found in outputs.items()}, end, classes, show)
+    watches: dict[str, UnitAccumulator] = {}
     dtypes: dict[str, torch.dtype] = {}
     for drawn, full in _draws(call, picker, end, samples):
         for name, tensor in drawn.items():
             if name not in watches:
                 dtypes[name] = tensor.dtype
-                watches[name] = UnitWatch(_comparable(flat, name), FINE_LEVELS if name == end else LEVELS)
+                watches[name] = UnitAccumulator(_comparable(flat, name), FINE_LEVELS if name == end else LEVELS)
             watches[name].add(tensor)
         ending.add(full)
     modules = {
@@ -107,7 +79,7 @@ def measure(
     return Measurement(modules, ending.probabilities(), ending.shown(), end)
 
 
-def _by_method(call: Call, method: Callable[..., Any], picker: Picker) -> tuple[dict[str, Any], dict[str, Any]]:
+def _by_method(call: Call, method: Callable[..., Any], picker: UnitPicker) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values of the model's output in full, and the picked units of all outputs, both by name."""
     result = call.by(method, record=call.has_modules)
     output, recorded = result if call.has_modules else (result, {})
@@ -115,8 +87,8 @@ def _by_method(call: Call, method: Callable[..., Any], picker: Picker) -> tuple[
     return dict(leaves(output, call.output)), {name: value for found in picked for name, value in found.items()}
 
 
-def _draws(call: Call, picker: Picker, end: str, samples: int) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-    """Draws, stacked: the picked units of all outputs by name, and in full the output that ends the network."""
+def _draws(call: Call, picker: UnitPicker, end: str, samples: int) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+    """Stacked draws: the picked units of all outputs by name, and the whole final output."""
     recording = Recording(call.model, Sample, call.has_modules, picker)
     names: list[str] = []
     with prepared(call.model, call.args, call.kwargs, Sample, recording, seed=call.seed, **call.noise) as run:
@@ -133,14 +105,14 @@ def _draws(call: Call, picker: Picker, end: str, samples: int) -> Iterator[tuple
 
 
 def _end(outputs: Mapping[str, Any]) -> str:
-    """The name of the output that ends the network: that of the logits, or the first one."""
+    """The name of the final output: the logits, or the first one."""
     if not outputs:
         raise ValueError("the output of the model has no floating-point tensor to check")
     return next((name for name in outputs if name.endswith(".logits")), next(iter(outputs)))
 
 
 def _comparable(flat: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
-    """The units of an output by every method that tells their means; a class posterior does not."""
+    """The units of an output by every method that has their means; a class posterior has none."""
     found = {method: units[name] for method, units in flat.items() if name in units}
     return {method: value for method, value in found.items() if isinstance(value, Spread | Certain)}
 

@@ -1,13 +1,15 @@
-"""The methods that are compared, each a function with the interface of `propagate`."""
+"""The methods to compare, each a function with the interface of `propagate`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from momentprop.checking.words import CALIBRATED
 from momentprop.propagate import propagate
 
+CALIBRATED = "ap2-calibrated"
+"""The name of AP2 with a calibration."""
+
 Method = str | tuple[str, Mapping[str, Any] | Callable[..., Any]]
-"""A name; or a name with options of `propagate`, or with a function that takes and gives what `propagate` does."""
+"""A name; or a name with options for `propagate`, or with a function that takes and returns what `propagate` does."""
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "ap1": {"method": "ap1"},
@@ -21,19 +23,19 @@ _PASSES = {"ap1": 1, **dict.fromkeys(("ap2", "ap2-normal", "ap2-logistic", "ap2-
 
 
 def functions(methods: Sequence[Method], calibration: Any = None) -> dict[str, Callable[..., Any]]:
-    """The methods by name; with a calibration, calibrated AP2 is one more."""
+    """The methods by name; a calibration adds calibrated AP2."""
     if isinstance(methods, str):
-        raise TypeError(f"methods is a sequence of methods: write `methods=({methods!r},)`")
+        raise TypeError(f"methods must be a sequence: write `methods=({methods!r},)`")
     if calibration is not None:
         methods = [*methods, (CALIBRATED, {"calibration": calibration})]
     found = dict(map(_named, methods))
     if not found or len(found) < len(methods):
-        raise ValueError("methods must be one or more, each with a name of its own")
+        raise ValueError("give at least one method, each with its own name")
     return found
 
 
 def passes(name: str) -> int | None:
-    """The nominal cost in forward passes: one for means, one more for variances; None for a method of the user's."""
+    """The nominal cost in forward passes: one for means, one more for variances; None for a user's own method."""
     return _PASSES.get(name)
 
 
@@ -48,7 +50,7 @@ def _named(method: Method) -> tuple[str, Callable[..., Any]]:
 
 
 def _propagate_with(options: Mapping[str, Any]) -> Callable[..., Any]:
-    """`propagate` with options that go before those it is called with."""
+    """`propagate` with options that override those of the call."""
 
     def method(*args: Any, **given: Any) -> Any:
         return propagate(*args, **{**given, **options})

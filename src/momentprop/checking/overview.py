@@ -1,18 +1,19 @@
-"""Several reports on one page: a table that compares them, the heart of each, and links to the rest."""
+"""Several reports on one page: a table that compares them, the main results of each, and links to the rest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from momentprop.checking import charts, html, words
+from momentprop.checking import charts, formatting, html
+from momentprop.checking.methods import CALIBRATED
 from momentprop.checking.report import Report
 from momentprop.checking.svg import Markup, element
-from momentprop.checking.words import Table
+from momentprop.checking.tables import Table
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A report, what it is about, and the file of its page, beside that of the overview."""
+    """A report with its title and description, and the file of its page next to the overview."""
 
     title: str
     about: str
@@ -39,8 +40,8 @@ def page(title: str, introduction: Sequence[str], entries: Sequence[Entry]) -> s
 
 
 def comparison(entries: Sequence[Entry]) -> Table:
-    """The figures at the output, a row for each report: AP1, the method that it is about, and calibrated AP2 if any."""
-    more = ["calibrated"] if any(words.CALIBRATED in entry.report.methods for entry in entries) else []
+    """The figures at the output, one row per report: AP1, the main method, and calibrated AP2 if present."""
+    more = ["calibrated"] if any(CALIBRATED in entry.report.methods for entry in entries) else []
     head = ["at the output", "means off by: AP1", "AP2", *more, "floor", "deviations: AP2", *more]
     head += ["90 % intervals hold: AP2", *more, "classes off by: AP1", "AP2", *more, "worth draws: AP2", *more]
     head += ["passes: AP2", *more]
@@ -48,17 +49,17 @@ def comparison(entries: Sequence[Entry]) -> Table:
 
 
 def _figures(report: Report, calibrated: bool) -> list[str]:
-    names = [report.chief, words.CALIBRATED] if calibrated else [report.chief]
+    names = [report.chief, CALIBRATED] if calibrated else [report.chief]
     found = [report.at_output(name) for name in names]
     divergences = report.posterior.methods if report.posterior is not None else {}
     return [
-        *(words.number(each.eps_mean) for each in (report.at_output("ap1"), *found, report.floor_at_output)),
-        *("× " + words.number(each.eps_std) for each in found),
-        *(words.percent(each.coverage.get("90")) for each in found),
-        *(words.number(min(divergences[each].values(), default=None)) if each in divergences else words.NONE
+        *(formatting.number(each.eps_mean) for each in (report.at_output("ap1"), *found, report.floor_at_output)),
+        *("× " + formatting.number(each.eps_std) for each in found),
+        *(formatting.percent(each.coverage.get("90")) for each in found),
+        *(formatting.number(min(divergences[each].values(), default=None)) if each in divergences else formatting.NONE
           for each in ("ap1", *names)),
-        *(words.brief_worth(each.worth_mean, report.samples) for each in found),
-        *(words.number(report.cost[name].measured) for name in names),
+        *(formatting.brief_worth(each.worth_mean, report.samples) for each in found),
+        *(formatting.number(report.cost[name].measured) for name in names),
     ]  # fmt: skip
 
 

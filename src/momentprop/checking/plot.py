@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from momentprop.checking.report import Report
+from momentprop.checking.results import Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -12,25 +12,25 @@ _COLOURS = ("#c4500c", "#1f5fb0", "#1c7d4d", "#8a3fa0", "#7a5a14")
 _MARKERS = "oDs^v"
 
 
-def plot(report: Report) -> "Figure":
-    """`eps_mean` and `eps_std` at every module, with what the draws cannot tell shaded."""
+def figure(report: Results) -> "Figure":
+    """`eps_mean` and `eps_std` at every module, shaded where the draws cannot tell."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError('figures need matplotlib: run `pip install "momentprop[plots]"`') from error
     names = list(report.rows)
-    figure = Figure(figsize=(9, 1.2 + 0.22 * len(names)), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
+    drawn = Figure(figsize=(9, 1.2 + 0.22 * len(names)), layout="constrained")
+    left, right = drawn.subplots(1, 2, sharey=True)
     _draw(left, report, "eps_mean", [(0.0, report.rows[name].floor.eps_mean or 0.0) for name in names])
     factors = [report.rows[name].floor.eps_std or 1.0 for name in names]
     _draw(right, report, "eps_std", [(1 / factor, factor) for factor in factors])
     left.set_yticks(range(len(names)), [name.replace("$", r"\$") for name in names])
     left.invert_yaxis()
     left.legend(frameon=False)
-    return figure
+    return drawn
 
 
-def _draw(axes: "Axes", report: Report, name: str, bands: list[tuple[float, float]]) -> None:
+def _draw(axes: "Axes", report: Results, name: str, bands: list[tuple[float, float]]) -> None:
     rows = range(len(bands))
     lows, highs = zip(*bands, strict=True)
     axes.barh(

@@ -1,4 +1,4 @@
-"""The inputs split over the processes of `torch.distributed`, and what each has measured put together."""
+"""Splits the inputs over the processes of `torch.distributed`, and joins their measurements."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from momentprop.checking.ending import Probabilities
-from momentprop.checking.measure import Call, Measured, Measurement
+from momentprop.checking.call import Call, batch_size, is_tensor
+from momentprop.checking.final_output import Probabilities
+from momentprop.checking.measure import Measured, Measurement
 from momentprop.values import Value
 
 
@@ -19,20 +19,8 @@ def is_split() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def batch_size(call: Call) -> int:
-    """The number of inputs: the rows of the first tensor among the arguments."""
-    first = first_tensor(call)
-    return int(first.shape[0]) if first is not None and first.ndim else 1
-
-
-def first_tensor(call: Call) -> Any:
-    """The first tensor or value among the arguments."""
-    leaves = pytree.tree_leaves((call.args, call.kwargs), is_leaf=_is_tensor)
-    return next((leaf for leaf in leaves if _is_tensor(leaf)), None)
-
-
 def share(call: Call, show: Sequence[int]) -> tuple[Call, Sequence[int], int]:
-    """The inputs of this process: a call of its own, which of them to show, and the number of the first one."""
+    """This process's share: a call on its inputs, which of them to show, and the index of the first."""
     if not is_split():
         return call, show, 0
     count, rank, world = batch_size(call), dist.get_rank(), dist.get_world_size()
@@ -41,15 +29,15 @@ def share(call: Call, show: Sequence[int]) -> tuple[Call, Sequence[int], int]:
     start, stop = count * rank // world, count * (rank + 1) // world
 
     def part(x: Any) -> Any:
-        return x[start:stop] if _is_tensor(x) and x.ndim and x.shape[0] == count else x
+        return x[start:stop] if is_tensor(x) and x.ndim and x.shape[0] == count else x
 
-    args, kwargs, noise = pytree.tree_map(part, (call.args, call.kwargs, call.noise), is_leaf=_is_tensor)
+    args, kwargs, noise = pytree.tree_map(part, (call.args, call.kwargs, call.noise), is_leaf=is_tensor)
     mine = Call(call.model, args, kwargs, noise, call.seed + rank)
     return mine, [i - start for i in show if start <= i < stop], start
 
 
 def gathered(mine: Measurement, start: int) -> Measurement:
-    """The measurements of all processes as one, the same in each."""
+    """The measurements of all processes joined into one, identical in each process."""
     for shown in mine.shown:
         shown.input += start
     if not is_split():
@@ -87,7 +75,3 @@ def _joined_rows(parts: Sequence[Probabilities]) -> Probabilities:
 def _cat(values: Sequence[Value]) -> Any:
     columns = zip(*([getattr(value, name) for name in value.components] for value in values), strict=True)
     return values[0].of(*map(torch.cat, columns))
-
-
-def _is_tensor(x: Any) -> bool:
-    return isinstance(x, Tensor | Value)

@@ -1,186 +1,74 @@
-"""What a check gives: numbers, and ways to read them."""
+"""What `momentprop.check` returns: numbers, and ways to read them."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking import words
+from momentprop.checking import html, plot, sentences, tables
+from momentprop.checking.formatting import code
+from momentprop.checking.results import Results
+from momentprop.markdown import table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
-class Accuracy:
-    """The figures of one method at one module; a figure that the method does not have is None.
-
-    Where `Accuracy` is a module's floor, these are the figures that the exact moments would show.
-    """
-
-    eps_mean: float | None = None
-    eps_std: float | None = None
-    rms_log_std: float | None = None
-    correlation: float | None = None
-    coverage: dict[str, float] = field(default_factory=dict)  # by level in per cent; of a floor, plus or minus
-    worth_mean: float | None = None  # how many draws have this error of the mean; `samples` means at least so many
-    worth_std: float | None = None
-    zero: int = 0  # units that vary, but not according to the method
-
-
-@dataclass(frozen=True)
-class Module:
-    """The output of a module (or one of several), and how well each method tells its moments."""
-
-    type: str
-    shape: tuple[int, ...]
-    units: int  # how many were measured
-    zero: int  # how many of them do not vary in the draws; they have no part in figures of deviations
-    floor: Accuracy
-    methods: dict[str, Accuracy]
-    same_as: str | None = None  # the module inside it whose output this is
-
-    @property
-    def total(self) -> int:
-        """The number of units."""
-        total = 1
-        for size in self.shape:
-            total *= size
-        return total
-
-
-@dataclass(frozen=True)
-class Posterior:
-    """The class posterior by draws, and the divergence of each method's posteriors from it, in nats.
-
-    A method with variances has three (`kl_simplified`, `kl_logistic`, `kl_race`), any other has one (`kl`).
-    """
-
-    classes: int
-    floor: float
-    methods: dict[str, dict[str, float]]
-    worth: dict[str, dict[str, float]]
-
-
-@dataclass(frozen=True)
-class Unit:
-    """One output unit for one input: a histogram of its draws, and its moments by each method."""
-
-    name: str
-    counts: list[int]
-    start: float  # of the first bin
-    width: float  # of a bin
-    loc: float  # of the draws
-    stddev: float
-    moments: dict[str, tuple[float, float | None]]  # mean and deviation of each method
-
-
-@dataclass(frozen=True)
-class Example:
-    """One input, its output units and its class probabilities (those of the draws under the name `sampled`)."""
-
-    name: str
-    units: list[Unit]
-    probabilities: dict[str, list[float]]
-    picture: str | None = None  # the input as a data URL, if it is an image
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a method costs, in forward passes of the plain network: as measured, and by the number of its products."""
-
-    measured: float
-    nominal: int | None
-
-
-@dataclass(frozen=True)
-class Report:
+class Report(Results):
     """How close methods come to many draws at every module of a network. `print` shows it as a table.
 
-    `modules` has a `Module` for every output by the module's path (`path#2` for a second call, `path.key` or
-    `path[0]` for one of several), `output` for the model's own; `output` is the name of the one that ends the network.
+    `modules` holds a `ModuleAccuracy` for every output, by the path of its module: `path#2` for a second call,
+    `path.key` or `path[0]` for one of several outputs, `output` for the output of the model. `output` is the name of
+    the final output.
     """
 
-    call: str
-    versions: dict[str, str]
-    model: str
-    samples: int
-    inputs: int
-    seed: int
-    methods: list[str]
-    output: str
-    modules: dict[str, Module]
-    posterior: Posterior | None
-    examples: list[Example]
-    cost: dict[str, Cost]
-    seconds: float
-
     def __str__(self) -> str:
-        return words.text(self, quote=str)
+        return _text(self, quote=str)
 
     def _repr_markdown_(self) -> str:
         return self.to_markdown()  # in a notebook
 
-    def __getitem__(self, name: str) -> Module:
-        return self.modules[name]
-
-    def at_output(self, method: str) -> Accuracy:
-        """The figures of a method at the output that ends the network."""
-        return self.modules[self.output].methods.get(method, Accuracy()) if self.output in self.modules else Accuracy()
-
-    @property
-    def floor_at_output(self) -> Accuracy:
-        """What draws can tell there."""
-        return self.modules[self.output].floor if self.output in self.modules else Accuracy()
-
-    @property
-    def chief(self) -> str:
-        """The method that the summary is about: the first one that tells deviations, or else the first one."""
-        told = [name for name in self.methods if self.at_output(name).eps_std is not None]
-        return (told or self.methods)[0]
-
-    @property
-    def figures_of_posterior(self) -> list[str]:
-        """The names of all divergences."""
-        found = self.posterior.methods.values() if self.posterior is not None else ()
-        return list(dict.fromkeys(figure for divergences in found for figure in divergences))
-
     @property
     def summary(self) -> str:
         """The result in a few sentences."""
-        return " ".join(words.summary(self))
-
-    @property
-    def rows(self) -> dict[str, Module]:
-        """The modules without those whose output is that of a module inside; the output stays."""
-        return {name: module for name, module in self.modules.items() if module.same_as is None or name == self.output}
+        return sentences.summary(self)
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers: `to_dict()["modules"]["conv1"]["methods"]["ap2"]["eps_mean"]`."""
         return asdict(self)
 
     def to_json(self, indent: int | None = 1) -> str:
-        """The same as JSON."""
+        """All numbers as JSON."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def to_markdown(self) -> str:
         """The summary and the tables as Markdown."""
-        return words.text(self, quote=words.code)
+        return _text(self, quote=code)
 
     def plot(self) -> "Figure":
         """A figure of `eps_mean` and `eps_std` at every module; needs matplotlib."""
-        from momentprop.checking.plot import plot
-
-        return plot(self)
+        return plot.figure(self)
 
     def to_html(self) -> str:
-        """The report as one HTML page that needs nothing from outside."""
-        from momentprop.checking.html import page
-
-        return page(self)
+        """The report as one self-contained HTML page."""
+        return html.page(self)
 
     def save_html(self, path: str | Path) -> Path:
-        """Write the page to a file."""
+        """Write the HTML page to a file."""
         path = Path(path)
         path.write_text(self.to_html(), encoding="utf-8")
         return path
+
+
+def _text(report: Report, quote: Callable[[str], str]) -> str:
+    """The summary and all tables; `quote` escapes the user's names."""
+    parts = [f"{quote(report.model)}: {report.inputs:,} inputs, {report.samples:,} draws, {report.seconds:.0f} s"]
+    parts += [report.summary, "Error of the means, in average standard deviations (eps_mean):"]
+    parts.append(table(*tables.means(report, quote)))
+    for name in report.methods:
+        if any(tables.tells_deviations(module, name) for module in report.rows.values()):
+            parts += [f"Standard deviations by {quote(name)}:", table(*tables.deviations(report, name, quote))]
+    parts += ["At the output (worth: how many draws have the same error):", table(*tables.at_output(report, quote))]
+    return "\n\n".join(parts)

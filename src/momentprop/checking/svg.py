@@ -1,4 +1,4 @@
-"""Drawings as SVG text. All that is written into a page goes through `element`, which escapes it."""
+"""Drawings as SVG text. Everything in a page passes through `element`, which escapes it."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,17 +7,17 @@ from html import escape
 from typing import Any
 
 WIDTH = 360
-"""The width of a drawing in its own units: one CSS pixel each on a phone, where text of size 11 is then readable."""
+"""The width of a drawing in its own units. On a phone a unit is one CSS pixel, so text of size 11 is readable."""
 
 
 class Markup(str):
-    """Text that is markup already, and is not escaped again."""
+    """Text that is already markup and is not escaped again."""
 
     __slots__ = ()
 
 
 def element(tag: str, *content: str, **attributes: Any) -> Markup:
-    """An element with everything escaped that is not `Markup`; `class_` and `font_size` become `class`, `font-size`.
+    """An element. Escapes everything that is not `Markup`; `class_` and `font_size` become `class`, `font-size`.
 
     >>> element("text", "<b>", x=1.5, class_="name")
     '<text x="1.5" class="name">&lt;b&gt;</text>'
@@ -34,14 +34,14 @@ def join(parts: Iterable[Markup]) -> Markup:
 
 
 def drawing(height: float, title: str, *content: Markup, width: float = WIDTH) -> Markup:
-    """A drawing that takes the width of what it is in."""
+    """A drawing as wide as its container."""
     inside = (element("title", title), *content)
     return element("svg", *inside, viewBox=f"0 0 {width:g} {height:g}", role="img", class_="chart")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Where numbers from `low` to `high` lie between two positions, in proportion or by their logarithms."""
+    """Maps numbers from `low` to `high` to positions from `start` to `end`, linearly or by logarithm."""
 
     low: float
     high: float
@@ -50,13 +50,13 @@ class Scale:
     log: bool = False
 
     def __call__(self, x: float) -> float:
-        """The position of a number, at an end if it is outside."""
+        """The position of a number; at an end if it lies outside."""
         low, high = self._at(self.low), self._at(self.high)
         share = (self._at(min(max(x, self.low), self.high)) - low) / ((high - low) or 1.0)
         return self.start + share * (self.end - self.start)
 
     def ticks(self, most: int = 5) -> list[float]:
-        """Round numbers inside: powers of ten, with 2 and 5 between them where there is room; or equal steps."""
+        """Round numbers inside: powers of ten, with 2 and 5 between them if there is room; or equal steps."""
         if self.log:
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             for digits in ((1, 2, 5), (1, 3), (1,)):
@@ -84,7 +84,7 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
 
 
 def box(x: float, y: float, width: float, height: float, class_: str, title: str | None = None) -> Markup:
-    """A rectangle, with a title that shows when one points at it."""
+    """A rectangle, with a title that shows on hovering."""
     inside = () if title is None else (element("title", title),)
     return element("rect", *inside, x=x, y=y, width=max(width, 0), height=max(height, 0), class_=class_)
 

@@ -1,6 +1,6 @@
-"""Data sets of images: one inside the package, and others that are fetched once and verified at every reading.
+"""Data sets of images: one inside the package, and others that are fetched once and verified on every read.
 
-Importing this needs nothing but torch.
+Importing this package needs only torch.
 """
 
 from momentprop.data.dataset import Dataset as Dataset

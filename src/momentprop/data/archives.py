@@ -1,4 +1,4 @@
-"""Archives from strangers, read with care: nothing in them is ever written to disk."""
+"""Reads untrusted archives safely: nothing in them is ever written to disk."""
 
 import gzip
 import io
@@ -11,7 +11,7 @@ from typing import IO
 
 from momentprop.data.errors import SourceError
 
-_LARGEST = 2**28  # bytes of an unpacked file: ours have at most 47 MB, and a malicious one must not fill the memory
+_LARGEST = 2**28  # bytes of an unpacked file: ours have at most 47 MB; a malicious one must not fill the memory
 
 _DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError)
 
@@ -19,8 +19,7 @@ _DAMAGED = (tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFE
 def read_tar(archive: Path | IO[bytes], names: Collection[str]) -> dict[str, bytes]:
     """Return the content of the files `names` of a tar archive.
 
-    An archive with a link, a device, or a member outside of its own folder is refused, since no honest one of ours has
-    any.
+    Refuse an archive with a link, a device, or a member outside its own folder: none of our data sets has any.
     """
     found = {}
     try:
@@ -38,7 +37,7 @@ def read_tar(archive: Path | IO[bytes], names: Collection[str]) -> dict[str, byt
 
 
 def _checked_name(member: tarfile.TarInfo) -> str:
-    """Return the path of a member without a leading `./`, if there is nothing suspicious about it."""
+    """Return the path of a member without a leading `./`, or raise an error if it is suspicious."""
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts or "\\" in member.name or not (member.isreg() or member.isdir()):
         raise SourceError(f"its archive is not safe: it has the member {member.name!r}")

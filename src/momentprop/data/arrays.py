@@ -1,4 +1,4 @@
-"""The content of a split as it is stored and verified, in bytes."""
+"""The stored and verified content of a split, in bytes."""
 
 from typing import NamedTuple
 

@@ -1,7 +1,7 @@
-"""The data sets that can be fetched: where from, and what their content must be.
+"""The data sets that can be fetched, with their sources and checksums.
 
-The checksums of the originals are those that many public projects state. Those of the decoded content were
-computed from the packages of npm and Debian; `docs/data.md` says how they were found to agree with the originals.
+Many public projects state the same checksums of the originals. The checksums of the decoded content were computed from
+the packages of npm and Debian; `docs/data.md` explains how they were compared with the originals.
 """
 
 import difflib
@@ -16,13 +16,13 @@ from momentprop.data.sources import ByHand, Debian, Mirrors, Npm, Source
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to get a data set, and how to know that it is the right one."""
+    """How to get a data set and verify it."""
 
     title: str
     classes: tuple[str, ...]
     checksums: Mapping[str, str]  # the SHA-256 of the decoded content of each split
     originals: tuple[Original, ...]
-    sources: tuple[Source, ...]  # in the order in which they are tried
+    sources: tuple[Source, ...]  # in the order of attempts
 
 
 _MNIST_FILES = (
@@ -124,7 +124,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def recipe(name: str) -> Recipe:
-    """Return the recipe of a data set; an unknown name is refused with what there is."""
+    """Return the recipe of a data set; for an unknown name, raise an error that lists the known ones."""
     if name not in RECIPES:
         near = difflib.get_close_matches(name, [*RECIPES, "digits"], n=1)
         hint = f"did you mean {near[0]}? " if near else ""

@@ -1,4 +1,4 @@
-"""Images with labels, as tensors that can be larger than memory.
+"""Images with labels, in tensors that may be larger than memory.
 
 >>> from momentprop.data import load
 >>> data = load("digits")
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_CHUNK = 4096  # images a step of the streaming pass
+_CHUNK = 4096  # images per step of the streaming pass
 
 
 class Indices(NamedTuple):
@@ -29,9 +29,9 @@ class Indices(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Split(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
-    """The images and labels of one split, which a `torch.utils.data.DataLoader` takes as they are.
+    """The images and labels of one split, ready for a `torch.utils.data.DataLoader`.
 
-    Images are stored as bytes, and become floating point numbers when asked for: in [0, 1], or normalized to
+    Images are stored as bytes and become floating-point numbers on access: in [0, 1], or normalized to
     `(image - mean) / std` for each channel where `mean` and `std` are given.
     """
 
@@ -50,7 +50,7 @@ class Split(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         return list(zip(*self.batch(indices), strict=True))
 
     def batch(self, indices: Tensor | Sequence[int] | slice | None = None) -> tuple[Tensor, Tensor]:
-        """Return the images at these positions as float32 numbers, and their labels; by default, of all positions."""
+        """Return the images at these positions as float32 numbers, and their labels; by default all of them."""
         if indices is None:
             indices = slice(None)
         elif not isinstance(indices, slice):
@@ -71,7 +71,7 @@ class Split(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set for classification: the training and the test images, and what the classes are called."""
+    """A data set for classification: training images, test images and the names of the classes."""
 
     name: str
     classes: tuple[str, ...]
@@ -80,12 +80,12 @@ class Dataset:
 
     @cached_property
     def mean(self) -> Tensor:
-        """The mean of each channel of the training images, which lie in [0, 1]."""
+        """The mean of each channel of the training images, scaled to [0, 1]."""
         return self._statistics[0]
 
     @cached_property
     def std(self) -> Tensor:
-        """The standard deviation of each channel of the training images, which lie in [0, 1]."""
+        """The standard deviation of each channel of the training images, scaled to [0, 1]."""
         return self._statistics[1]
 
     @cached_property
@@ -93,7 +93,7 @@ class Dataset:
         return channel_statistics(self.train.images)
 
     def normalized(self) -> "Dataset":
-        """Return the data set whose batches have zero mean and unit variance in each channel of the training images."""
+        """Return the data set normalized to zero mean and unit variance in each channel of the training images."""
         mean, std = self.mean, self.std
         std = torch.where(std > 0, std, 1.0)  # a channel that never varies is only shifted
         return replace(self, train=replace(self.train, mean=mean, std=std), test=replace(self.test, mean=mean, std=std))
@@ -103,7 +103,7 @@ class Dataset:
         return replace(self, train=self.train.to(device), test=self.test.to(device))
 
     def validation_split(self, fraction: float = 0.1, seed: int = 0) -> Indices:
-        """Return a random split of the training positions: those to train with, and a fraction to validate with.
+        """Return a random split of the training positions: some to train with, and a fraction to validate with.
 
         The same seed always gives the same split. The paper sets 10 % of the training images aside.
 
@@ -122,8 +122,7 @@ class Dataset:
 def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of each channel of byte images, scaled to [0, 1], in one streaming pass.
 
-    The pass counts how often each of the 256 values occurs, so the sums are exact integers however many images there
-    are.
+    The pass counts each of the 256 values, so the sums are exact integers for any number of images.
     """
     channels = images.shape[1]
     counts = torch.zeros(channels, 256, dtype=torch.int64)

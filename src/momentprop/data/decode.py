@@ -1,4 +1,4 @@
-"""From the files of a data set, in any of the formats they are published in, to arrays."""
+"""Decodes the files of a data set, in each of their published formats, into arrays."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from momentprop.data.embedded import parse_idx
 from momentprop.data.errors import SourceError
 
 Decoder = Callable[[Mapping[str, bytes]], dict[str, Arrays]]
-"""Turns the content of files, by name, into splits, by name; a `SourceError` says what is wrong with them."""
+"""Turns the content of files, by name, into splits, by name; raises a `SourceError` for bad files."""
 
 _IDX_PREFIXES = {"train": "train", "test": "t10k"}
 
@@ -53,13 +53,13 @@ def decode_cifar_binary(files: Mapping[str, bytes]) -> dict[str, Arrays]:
 def _records(content: bytes) -> Arrays:
     record = 1 + _CHANNELS * _SIDE**2
     if not content or len(content) % record:
-        raise SourceError(f"its batches hold {len(content)} bytes, which is no multiple of {record}")
+        raise SourceError(f"its batches hold {len(content)} bytes, which is not a multiple of {record}")
     records = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(-1, record)
     return Arrays(records[:, 1:].reshape(-1, _CHANNELS, _SIDE, _SIDE), records[:, 0].clone())
 
 
 def decode_cifar_sheets(files: Mapping[str, bytes]) -> dict[str, Arrays]:
-    """Decode CIFAR-10 from sheets in PNG, one image a row with its channels last, and labels in JSON."""
+    """Decode CIFAR-10 from PNG sheets, one image per row with its channels last, and labels in JSON."""
     splits = {}
     for split, names in _BATCHES.items():
         images = torch.cat([_sheet(f"{name}.png", files[f"{name}.png"]) for name in names])
@@ -75,9 +75,9 @@ def _sheet(name: str, content: bytes) -> Tensor:
     try:
         with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
             if image.mode != "RGB" or image.width != _SIDE**2:
-                raise SourceError(f"`{name}` is no sheet of {_SIDE} by {_SIDE} images in colour")
+                raise SourceError(f"`{name}` is not a sheet of {_SIDE} by {_SIDE} colour images")
             pixels = bytearray(image.tobytes())
-    except (OSError, SyntaxError, ValueError) as error:  # what pillow raises for files that are none of its own
+    except (OSError, SyntaxError, ValueError) as error:  # pillow raises these for files that it cannot read
         raise SourceError(f"`{name}` is damaged") from error
     return torch.frombuffer(pixels, dtype=torch.uint8).view(-1, _SIDE, _SIDE, _CHANNELS).permute(0, 3, 1, 2)
 
@@ -92,4 +92,4 @@ def _labels(name: str, content: bytes) -> Tensor:
 SHEETS = tuple(f"{name}.png" for names in _BATCHES.values() for name in names) + tuple(
     f"{split}_lables.json" for split in _BATCHES
 )
-"""The files that `decode_cifar_sheets` reads, misspelt as they are in the package that carries them."""
+"""The files that `decode_cifar_sheets` reads, with the misspelling of the package that contains them."""

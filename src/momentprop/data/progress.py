@@ -1,4 +1,4 @@
-"""Progress bars on the standard error: with rich on a terminal, else one plain line."""
+"""Progress bars on standard error: with rich on a terminal, otherwise one plain line."""
 
 import contextlib
 import sys
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def progress(label: str, total: int | None = None, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """Show that something is going on; the function that it gives is called with each number of bytes that came.
+    """Show progress; call the yielded function with each number of received bytes.
 
     Args:
-        label: What is going on.
-        total: How many bytes there will be, if that is known.
-        done: How many of them are there already.
+        label: The task.
+        total: The number of bytes, if known.
+        done: The number of bytes already there.
     """
     bar = _bar(total is not None) if sys.stderr.isatty() else None
     if bar is None:
@@ -29,7 +29,7 @@ def progress(label: str, total: int | None = None, done: int = 0) -> Iterator[Ca
 
 
 def _bar(measured: bool) -> "Progress | None":
-    """Return a bar of rich's, or a mere sign of life for what cannot be measured; None without rich."""
+    """Return a progress bar of rich, or a spinner if the total is unknown; None without rich."""
     try:
         from rich import progress as rich
         from rich.console import Console

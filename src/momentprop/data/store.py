@@ -1,8 +1,8 @@
-"""How data sets lie on disk: one memory-mappable file a split, written whole or not at all, and always verified.
+"""Stores data sets on disk: one memory-mappable file per split, written atomically and always verified.
 
 `root/mnist/train.safetensors` holds the tensors `images` (bytes, shape `(n, channels, height, width)`) and `labels`
-(bytes). Whoever reads it compares the SHA-256 of that content with the known one, so a file that was damaged on disk is
-noticed instead of trained on.
+(bytes). Every read compares the SHA-256 of that content with the known one, so that a damaged file is detected
+rather than used for training.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from momentprop.data.arrays import Arrays
 from momentprop.data.errors import DataError
 
 TEMPORARY = ".writing-"
-"""How the names of files and folders begin that are of no use once their process is gone."""
+"""The prefix of temporary files and folders, which are useless once their process has ended."""
 
 
 def default_root() -> Path:
@@ -46,7 +46,7 @@ def checksum(arrays: Arrays) -> str:
 
 
 def write(path: Path, arrays: Arrays) -> None:
-    """Write a split so that `path` is either complete or absent, whatever happens meanwhile."""
+    """Write a split atomically: `path` is either complete or absent, whatever happens."""
     require()
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -56,7 +56,7 @@ def write(path: Path, arrays: Arrays) -> None:
     try:
         save_file({name: tensor.contiguous() for name, tensor in arrays._asdict().items()}, temporary)
         _flush_to_disk(temporary)
-        os.chmod(temporary, 0o644)  # mkstemp's files are private, data sets are for everyone
+        os.chmod(temporary, 0o644)  # mkstemp makes private files, but data sets are for everyone
         os.replace(temporary, path)
     except SafetensorError as error:
         raise OSError(f"cannot write `{path}`: {error}") from error
@@ -91,7 +91,7 @@ def read(path: Path, expected: str) -> Arrays:
 
 
 def require() -> None:
-    """Raise an `ImportError` that says what to install, if data sets can be neither stored nor read."""
+    """Raise an `ImportError` that says what to install, if the packages to store data sets are missing."""
     try:
         import numpy  # noqa: F401
         import safetensors.torch  # noqa: F401
@@ -102,7 +102,7 @@ def require() -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time work in a folder, and the others wait; a process that dies lets go."""
+    """Let one process at a time work in a folder while others wait; the lock ends with its process."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "a+b") as file:
         if not _try_lock(file.fileno()):
@@ -123,6 +123,6 @@ def _try_lock(handle: int) -> bool:
             import fcntl
 
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # what each platform says of a file that somebody else has locked
+    except (BlockingIOError, PermissionError):  # raised, depending on the platform, if another process holds the lock
         return False
     return True

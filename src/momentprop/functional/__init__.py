@@ -7,9 +7,9 @@ from momentprop.functional.noise import add_noise as add_noise
 from momentprop.functional.noise import multiply_noise as multiply_noise
 from momentprop.functional.posterior import class_posterior as class_posterior
 from momentprop.functional.posterior import linear_posterior as linear_posterior
-from momentprop.functional.units import binary_step as binary_step
-from momentprop.functional.units import gumbel_argmax as gumbel_argmax
-from momentprop.functional.units import logistic_bernoulli as logistic_bernoulli
-from momentprop.functional.units import noisy_activation as noisy_activation
-from momentprop.functional.units import probit_bernoulli as probit_bernoulli
-from momentprop.functional.units import stochastic_binary as stochastic_binary
+from momentprop.functional.stochastic_units import binary_step as binary_step
+from momentprop.functional.stochastic_units import gumbel_argmax as gumbel_argmax
+from momentprop.functional.stochastic_units import logistic_bernoulli as logistic_bernoulli
+from momentprop.functional.stochastic_units import noisy_activation as noisy_activation
+from momentprop.functional.stochastic_units import probit_bernoulli as probit_bernoulli
+from momentprop.functional.stochastic_units import stochastic_binary as stochastic_binary

@@ -41,5 +41,5 @@ def maxout(input: Any, pieces: int, dim: int = 1, method: Method | None = None) 
 
 @operation
 def max_with_covariance(input: Tensor, other: Tensor, covariance: Tensor | float) -> Any:
-    r"""The larger of two jointly normal variables of known covariance; of tensors simply the larger."""
+    r"""The larger of two jointly normal variables of known covariance; for tensors, simply the larger."""
     return torch.maximum(input, other)

@@ -1,7 +1,7 @@
-r"""Noise of a known distribution, injected additively or multiplicatively.
+r"""Adds noise of a known distribution, or multiplies by it.
 
-The noise is a `torch.distributions.Distribution` with a known mean and variance, which are all that AP2 needs, or the
-name of one (see `momentprop.noise.named`).
+The noise is the name of a distribution (see `momentprop.noise.named`), or a `torch.distributions.Distribution` with a
+known mean and variance, which are all that AP2 needs.
 """
 
 import torch
@@ -54,7 +54,7 @@ def draw_like(input: Tensor, noise: str | Distribution) -> Tensor:
 
 
 def _drawn(noise: Distribution, shape: torch.Size) -> Tensor:
-    """Draws of a shape; where torch's own ways are not for `vmap` or compilers, by the quantiles of the noise."""
+    """Draws of the given shape; by quantiles where torch's own method fails under `vmap` or compilers."""
     like = noise.mean
     if isinstance(noise, Normal):
         return noise.loc + noise.scale * torch.randn(shape, dtype=like.dtype, device=like.device)

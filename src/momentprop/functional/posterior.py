@@ -1,4 +1,4 @@
-r"""The class posterior, in which a classifier ends."""
+r"""The class posterior, the end of a classifier."""
 
 from typing import Literal
 
@@ -16,9 +16,9 @@ PosteriorMethod = Literal["race", "fast", "normal", "logistic", "simplified", "c
 def class_posterior(input: Tensor, dim: int = -1, method: PosteriorMethod | None = None) -> Categorical:
     r"""The distribution $q(y) = E\,\mathrm{softmax}(X)_y$ of the class, with the classes moved to the last dimension.
 
-    For values with a variance `method` is how the expectation is taken: `race` is a quadrature (near exact), `fast` its
-    substitute for many classes, linear in time with a small constant, and the others are those of `momentprop.paper`.
-    By default it is the race up to 1024 classes and fast beyond; `logistic` for `Logistic`, `simplified` for `Fitted`.
+    For values with a variance, `method` computes the expectation: `race` is a quadrature (nearly exact), `fast`
+    replaces it for many classes, in linear time with a small constant, and the others are those of `momentprop.paper`.
+    The default is `race` up to 1024 classes and `fast` beyond; `logistic` for `Logistic`, `simplified` for `Fitted`.
 
     >>> import torch, momentprop
     >>> x = momentprop.Normal(torch.tensor([2.0, 0.0, 0.0]), torch.tensor([9.0, 1.0, 1.0]))
@@ -34,11 +34,10 @@ def linear_posterior(
 ) -> Categorical:
     r"""The class posterior $q(y) = E\,\mathrm{softmax}(Wx + b)_y$ of a linear layer and a softmax, taken together.
 
-    The logits share their inputs, so they are correlated. Taken together,
-    $\mathrm{Var}[X_k - X_y] = \sum_i (w_{ki} - w_{yi})^2\sigma_i^2$ is exact; one after the other, $X_k$ and $X_y$ are
-    taken as independent. `method` is as in `class_posterior`; by default the race up to 16 classes and fast beyond. The
-    race, `normal` and `logistic` take $O(n^2)$ for $n$ classes, `simplified` and `centred` $O(n)$, and so does `fast`
-    beyond 64 classes.
+    The logits share their inputs, so they are correlated. Taken together, $\mathrm{Var}[X_k - X_y] = \sum_i (w_{ki} -
+    w_{yi})^2\sigma_i^2$ is exact; one after the other, $X_k$ and $X_y$ are treated as independent. `method` is as in
+    `class_posterior`; the default is `race` up to 16 classes and `fast` beyond. `race`, `normal` and `logistic` take
+    $O(n^2)$ for $n$ classes, `simplified` and `centred` $O(n)$, and so does `fast` beyond 64 classes.
 
     >>> import torch, momentprop
     >>> x = momentprop.Normal(torch.tensor([1.0, 1.0]), 4.0)

@@ -1,1 +1,1 @@
-"""The mathematics under the rules: functions of plain tensors, which know nothing of values or of the rule table."""
+"""The mathematics behind the rules: functions of plain tensors, independent of values and of the rule table."""

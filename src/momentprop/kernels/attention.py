@@ -7,8 +7,9 @@ $\bar k = \sum_j p_j\mu_{K_j}$ counts: $u_j = g^2 \sum_d \sigma_{Q_d}^2 (\mu_{K_
 
 To first order the weights deviate by $\delta p_j = p_j(\delta X_j - \sum_k p_k\,\delta X_k)$, so that with
 $c_j = V_j - E\,O$ the private noise gives the variance $\sum_j p_j^2 \sigma_j^2 c_j^2$ and the shared noise gives
-$g^2 \sum_d \sigma_{Q_d}^2\,(\sum_j p_j c_j \mu_{K_{jd}})^2$. What is beyond the first order enters by `gains` of each
-weight, the ratio of the variance of $p_j$ to that of its first order, and all of it is exact as the variances vanish.
+$g^2 \sum_d \sigma_{Q_d}^2\,(\sum_j p_j c_j \mu_{K_{jd}})^2$. The `gains` of each
+weight, the ratio of the variance of $p_j$ to its first order, account for higher orders. Everything is exact as the
+variances vanish.
 """
 
 from typing import NamedTuple
@@ -25,14 +26,14 @@ _DAMPING = 1e-6  # of the two ratios of sums that are one to first order
 
 
 class Scores(NamedTuple):
-    r"""Normal scores `(..., queries, keys)` with what is known of the origin of their noise."""
+    r"""Normal scores `(..., queries, keys)` with the known origins of their noise."""
 
     mean: Tensor
     private: Tensor | None = None  # variance of the noise that is independent between keys
     shared: Tensor | None = None  # u, variance of the noise of the query, seen from the average key
     query_variance: Tensor | None = None  # shape: (..., queries, features)
     keys: Tensor | None = None  # the means of the keys; shape: (..., keys, features)
-    gain: Tensor | float = 1.0  # g, a number or one for every score
+    gain: Tensor | float = 1.0  # g: one number, or one for every score
 
     @property
     def variance(self) -> Tensor:
@@ -56,7 +57,7 @@ def scores(
     key_variance: Tensor | None,
     gain: Tensor | float,
 ) -> Scores:
-    r"""The scores of the given `mean`, with the private and the shared part of their noise."""
+    r"""The scores with the given `mean`, and the private and the shared part of their noise."""
     private = shared = None
     if key_variance is not None:
         square = query * query if query_variance is None else query * query + query_variance
@@ -66,7 +67,7 @@ def scores(
         top = _most_probable(_softmax(mean), key)
         average = top.middle
         spread = query_variance @ (key * key).mT - 2 * (query_variance * average) @ key.mT
-        spread = (spread + _sum(query_variance * average * average)).clamp(min=0.0)  # a square but for rounding
+        spread = (spread + _sum(query_variance * average * average)).clamp(min=0.0)  # a square, up to rounding
         shared = gain * gain * torch.where(top.here, _sum(query_variance * top.deviation * top.deviation), spread)
     return Scores(mean, private, shared, query_variance, key, gain)
 
@@ -84,11 +85,11 @@ def weights(scores: Scores) -> Weights:
         return Weights(certain, torch.zeros_like(certain))
     mean, variance, absent = present(scores.mean, scores.variance)
     gap, spread = against_rivals(mean, variance, absent)
-    gap = torch.maximum(gap.clamp(max=100.0), -100 - spread)  # beyond, nothing changes any more
+    gap = torch.maximum(gap.clamp(max=100.0), -100 - spread)  # nothing changes beyond
     first, slope, excess = _logistic(gap, spread)
 
     tilt = 0.5 * variance if scores.private is None else 0.5 * variance - _softmax(mean) * scores.private
-    typical = _sum(torch.softmax(0.5 * mean + 0.25 * variance, -1) * variance)  # of keys that count
+    typical = _sum(torch.softmax(0.5 * mean + 0.25 * variance, -1) * variance)  # of the keys with weight
     blend = step(typical / _NEAR)
     average = torch.where(absent, 0.0, blend * (first / (1 + excess)) + (1 - blend) * _softmax(mean + tilt))
 
@@ -128,11 +129,11 @@ def mixture(
 
 
 def gains(weights: Weights, variance: Tensor) -> Tensor:
-    r"""How much more each score's noise moves the average than to first order; the same number times $\lambda$.
+    r"""The factor by which each score's noise moves the average more than to first order, times $\lambda$.
 
-    The variance of $p_j$ over its first order $q_j^2((1-q_j)^2\sigma_j^2 + \sum_{k\ne j} q_k^2\sigma_k^2)$. The number
-    $\lambda$ makes $\sum_j \mathrm{Var}\,p_j$ agree with $\sum_j a_j(1 - 2q_j + \sum_k q_k^2)$, which is what it is for
-    contributions $a_j$ to the average.
+    The factor is the variance of $p_j$ over its first order $q_j^2((1-q_j)^2\sigma_j^2 + \sum_{k\ne j}
+    q_k^2\sigma_k^2)$. The number $\lambda$ makes $\sum_j \mathrm{Var}\,p_j$ agree with $\sum_j a_j(1 - 2q_j + \sum_k
+    q_k^2)$, the value for contributions $a_j$ to the average.
     """
     q = weights.mean
     rest = _complement(q)
@@ -146,9 +147,9 @@ def gains(weights: Weights, variance: Tensor) -> Tensor:
 
 
 class _Top(NamedTuple):
-    r"""The most probable key of each query apart from the others: where it is certain, its $c_j$ vanishes."""
+    r"""The most probable key of each query, apart from the others: if it is certain, its $c_j$ vanishes."""
 
-    here: Tensor  # where it is
+    here: Tensor  # the mask of this key
     others: Tensor  # the probabilities of the other keys
     value: Tensor
     deviation: Tensor  # its c, to all digits
@@ -159,7 +160,7 @@ class _Top(NamedTuple):
         return self.value - self.deviation
 
     def split(self, terms: Tensor) -> tuple[Tensor, Tensor]:
-        """What belongs to this key, and the terms of the others."""
+        """The term of this key, and the terms of the others."""
         return _sum(torch.where(self.here, terms, 0.0)), torch.where(self.here, 0.0, terms)
 
 
@@ -175,7 +176,7 @@ def _about(top: _Top, contribution: Tensor, value: Tensor) -> Tensor:
     own, rest = top.split(contribution)
     middle = top.middle
     spread = rest @ (value * value) - 2 * middle * (rest @ value) + middle * middle * _sum(rest)
-    return spread.clamp(min=0.0) + own * top.deviation * top.deviation  # a sum of squares but for rounding
+    return spread.clamp(min=0.0) + own * top.deviation * top.deviation  # a sum of squares, up to rounding
 
 
 def _along_query(top: _Top, scores: Scores, average: Tensor, value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-r"""Binary units of noise $Z$: a Bernoulli variable of probability $F(X)$, $F$ the noise's distribution function.
+r"""Binary units with noise $Z$: Bernoulli variables of probability $F(X)$, with the distribution function $F$ of $Z$.
 
 The mean is $\mu' = E\,F(X)$ and the variance $\mu'(1 - \mu')$. Logistic and normal noise are in `kernels.logistic` and
 `kernels.probit`.
@@ -49,7 +49,7 @@ def bernoulli_uniform(mean: Tensor, variance: Tensor) -> Moments:
 
 
 def _with_variance(tail: Tensor, positive: Tensor, by_mean: Tensor, by_variance: Tensor) -> Partials:
-    """The derivatives of a mirrored Bernoulli variable, from those of its probability at the mean mirrored."""
+    """The derivatives of a mirrored Bernoulli variable, from those of its probability at the mirrored mean."""
     tilt = torch.where(positive, 2 * tail - 1, 1 - 2 * tail)  # 1 - 2 mu'
     by_variance = torch.where(positive, -by_variance, by_variance)
     return (by_mean, tilt * by_mean), (by_variance, tilt * by_variance)
@@ -65,7 +65,7 @@ def bernoulli_quadrature(distribution: Callable[[Tensor], Tensor], kinks: Sequen
 
         def partials() -> Partials:
             assert moments.partials is not None
-            # torch does not know all derivatives of its distribution functions where their support ends
+            # at the ends of the support, torch lacks some derivatives of its distribution functions
             slopes = [of_mean.nan_to_num(0.0) for of_mean, _ in moments.partials()]
             return tuple((slope.to(mean.dtype), ((1 - 2 * p) * slope).to(mean.dtype)) for slope in slopes)
 

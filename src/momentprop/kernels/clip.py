@@ -14,9 +14,9 @@ _RULE = LEGENDRE[10]
 def clip(mean: Tensor, variance: Tensor, low: float | Tensor, high: float | Tensor) -> Moments:
     r"""Moments of $\min(\max(X, l), h)$ for finite bounds $l \le h$, with the derivatives by tensors of bounds too.
 
-    The problem is mirrored so that the mean is nearer to the lower bound. Two forms meet at $h - l = 2\sigma$: where
-    the interval is wider tails are cut off from the input, where it is narrower the distribution function is
-    integrated over it. Neither cancels in its range.
+    The problem is mirrored so that the mean is nearer to the lower bound. Two forms meet at $h - l = 2\sigma$. For a
+    wider interval tails are cut off from the input; for a narrower one the distribution function is integrated over it.
+    Neither cancels in its range.
     """
     bottom, top = (b if isinstance(b, Tensor) else torch.full_like(mean, b) for b in (low, high))
     flipped = mean - bottom > top - mean

@@ -1,4 +1,4 @@
-r"""Kernels made of kernels: a change of units, a mirror, and a choice between two formulas."""
+r"""Kernels made from kernels: a change of units, a mirror, and a choice between two formulas."""
 
 import torch
 from torch import Tensor
@@ -77,7 +77,7 @@ def antisymmetric(kernel: Kernel) -> Kernel:
 def chosen(condition: Tensor, first: Moments, second: Moments) -> Moments:
     """The moments by the first formula where the condition holds and by the second elsewhere.
 
-    Both must be finite everywhere, or second derivatives are not a number.
+    Both must be finite everywhere, or second derivatives are NaN.
     """
 
     def partials() -> Partials:

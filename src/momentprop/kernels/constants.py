@@ -1,4 +1,4 @@
-"""Numbers that kernels need as tensors."""
+"""Constants that kernels need as tensors."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ _made: dict[tuple[Any, torch.dtype, torch.device], Tensor] = {}
 
 
 def constant(numbers: tuple[Any, ...], like: Tensor) -> Tensor:
-    """Numbers, or tuples of them, as a tensor of the type and on the device of another; it is not to be changed.
+    """Numbers, or tuples of them, as a tensor with the type and device of another; do not write to it.
 
-    Eagerly it is made once: a copy from the host makes a GPU wait, and cannot be part of a CUDA graph.
+    In eager mode it is made once: a copy from the host makes a GPU wait, and cannot be part of a CUDA graph.
     """
     if torch.compiler.is_compiling():
         return torch.tensor(numbers, dtype=like.dtype, device=like.device)

@@ -1,4 +1,4 @@
-r"""Exponentials of a normal variable, whole or of its negative part only."""
+r"""Exponentials of a normal variable, or of its negative part."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,7 @@ def lognormal(
 
 
 def _at_sum(power: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, rate: float | Tensor) -> Tensor:
-    r"""$c^{a+b}$ with the rounding error of the sum, which a large sum makes visible, put back to first order."""
+    r"""$c^{a+b}$, corrected to first order for the rounding error of the sum, which matters for a large sum."""
     total = a + b
     large = a.abs() > b.abs()
     lost = torch.where(large, b - (total - a), a - (total - b))
@@ -48,7 +48,7 @@ def _at_sum(power: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, rate: float
 
 
 def lognormal_minus_one(mean: Tensor, variance: Tensor) -> Moments:
-    r"""Moments of $e^X - 1$, whose mean is small where $\mu + \sigma^2/2$ is."""
+    r"""Moments of $e^X - 1$, whose mean is small if $\mu + \sigma^2/2$ is."""
     moments = lognormal(mean, variance)
     total = mean + 0.5 * variance
     small = total.abs() < 0.5
@@ -93,7 +93,7 @@ def _saturation(positive: Tensor, q: Tensor, one: Tensor, two: Tensor) -> tuple[
     mean = torch.where(positive, q, 1 - q) - one
     above = q - 2 * one + two - mean * mean
     below = two + q - (one + q) ** 2
-    # far above zero only the rounding of the three terms is left, and it may be negative
+    # far above zero only the rounding of the three terms remains, which may be negative
     return mean, torch.where(positive, above.clamp(min=0.0), below)
 
 

@@ -1,9 +1,9 @@
 r"""One autograd function for all kernels.
 
-A *kernel* maps tensors (a mean, a variance, perhaps parameters) to the mean and variance of the result. Where it also
-gives its partial derivatives in closed form, they are computed in the forward pass, which shares all expensive terms
-with them, and the backward pass is a handful of products. Where it does not, only the inputs are saved and the backward
-pass differentiates the kernel anew.
+A *kernel* maps tensors (a mean, a variance, perhaps parameters) to the mean and variance of the result. If it also
+gives its partial derivatives in closed form, the forward pass computes them, sharing all expensive terms, and the
+backward pass is a handful of products. Otherwise only the inputs are saved, and the backward pass differentiates the
+kernel again.
 
 Second derivatives work: the partial derivatives are outputs of the function, so torch differentiates through them, by
 differentiating the kernel's own expression for them.
@@ -22,7 +22,7 @@ Partials = tuple[tuple[Tensor, Tensor], ...]
 
 
 class Moments(NamedTuple):
-    """What a kernel returns: two moments and, where known in closed form, a function that gives their derivatives."""
+    """The result of a kernel: two moments and, if known in closed form, a function that returns their derivatives."""
 
     mean: Tensor
     variance: Tensor
@@ -38,7 +38,7 @@ def fused(
     r"""Mean and variance of $f(X)$ by an elementwise `kernel`, where `plain` is $f$ itself.
 
     Inputs broadcast. Half-precision inputs are computed in float32. Where the variance is exactly zero, the mean is
-    exactly `plain(mean)`, if that is given.
+    exactly `plain(mean)`, if `plain` is given.
     """
     dtype = mean.dtype
     inputs = torch.broadcast_tensors(mean, variance, *more)
@@ -56,7 +56,7 @@ def differentiable(
     """Run any kernel, elementwise or not, so that few tensors are saved for its derivatives."""
     certain = None
     if plain is not None:
-        with torch.no_grad():  # here, not inside the autograd function: `plain` may hold tensors that are transformed
+        with torch.no_grad():  # not inside the autograd function: `plain` may hold tensors under a transform
             certain = plain(inputs[0].detach())
     compiling = torch.compiler.is_compiling()
     if not compiling and (_requires_grad(inputs) or _is_transformed(inputs)):
@@ -64,8 +64,8 @@ def differentiable(
     moments = kernel(*inputs)
     mean, variance = _exact_where_certain(moments.mean, certain, inputs), moments.variance
     if compiling and not exporting() and moments.partials is not None and _requires_grad(inputs):
-        # dynamo knows no `jvp`, and compilers choose themselves what to save; closed-form partials are kept. An export
-        # would cut the graph here: it keeps what an autograd function computes and drops its `backward`
+        # dynamo does not support `jvp`, and compilers choose what to save; closed-form partials are kept. An export
+        # would cut the graph here: it keeps the result of an autograd function and drops its `backward`
         constants = [tensor.detach() for tensor in (mean, variance, *_flat_partials(moments))]
         return _Attached.apply(*constants, *inputs)  # type: ignore[no-untyped-call, no-any-return]
     return mean, variance
@@ -88,12 +88,12 @@ def _is_transformed(inputs: tuple[Tensor, ...]) -> bool:
 def _exact_where_certain(mean: Tensor, certain: Tensor | None, inputs: tuple[Tensor, ...]) -> Tensor:
     if certain is None:
         return mean
-    nothing = (mean - mean.detach()).nan_to_num(0.0)  # zero with the derivatives of the mean
+    nothing = (mean - mean.detach()).nan_to_num(0.0)  # zero, but with the derivatives of the mean
     return torch.where(inputs[1] == 0, certain + nothing, mean)
 
 
 class _Fused(torch.autograd.Function):
-    """Saves the inputs of a kernel and its partial derivatives (none, if the kernel does not give them)."""
+    """Saves the inputs of a kernel and its partial derivatives, if the kernel gives them."""
 
     generate_vmap_rule = True
 
@@ -124,7 +124,7 @@ class _Fused(torch.autograd.Function):
             by_kernel = (None, None, *grads[2:])
         wanted = [i for i, grad in enumerate(by_kernel) if grad is not None]
         if wanted:  # no closed form, or a second derivative
-            # only these outputs: another one that overflows would turn its cotangent of zero into a NaN
+            # only these outputs: if another one overflows, its zero cotangent becomes NaN
             _, pull = pullback(_outputs(ctx.kernel, wanted), *inputs)
             more = pull(tuple(by_kernel[i] for i in wanted))
             totals = [_plus(total, extra) for total, extra in zip(totals, more, strict=True)]
@@ -149,7 +149,7 @@ class _Fused(torch.autograd.Function):
 
 
 class _Attached(torch.autograd.Function):
-    """Moments that were computed already, with their partial derivatives by the inputs attached."""
+    """Attaches partial derivatives by the inputs to computed moments."""
 
     generate_vmap_rule = True
 
@@ -170,7 +170,7 @@ class _Attached(torch.autograd.Function):
 
 
 def pullback(function: Callable[..., Any], *inputs: Tensor) -> tuple[Any, Callable[..., tuple[Tensor, ...]]]:
-    """`torch.func.vjp`, with the type it has without auxiliary results."""
+    """`torch.func.vjp`, typed for functions without auxiliary results."""
     result: Any = torch.func.vjp(function, *inputs)
     return result  # type: ignore[no-any-return]
 
@@ -178,12 +178,12 @@ def pullback(function: Callable[..., Any], *inputs: Tensor) -> tuple[Any, Callab
 def _flat_partials(moments: Moments) -> list[Tensor]:
     if moments.partials is None:
         return []
-    # every output of an autograd function must be a tensor of its own
+    # every output of an autograd function must be a separate tensor
     return [d.expand_as(moments.mean).clone() for pair in moments.partials() for d in pair]
 
 
 def _outputs(kernel: Kernel, wanted: Iterable[int]) -> Callable[..., tuple[Tensor, ...]]:
-    """The chosen ones of mean, variance and partial derivatives."""
+    """The wanted outputs among mean, variance and partial derivatives."""
 
     def outputs(*inputs: Tensor) -> tuple[Tensor, ...]:
         moments = kernel(*inputs)

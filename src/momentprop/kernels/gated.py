@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.kernels.centred import Change, Local
+from momentprop.kernels.hermite import Change, Local
 from momentprop.kernels.logistic import logistic_jump
 
 

@@ -14,7 +14,7 @@ _TABLE = remainder(F.hardswish, 3.0, 8)
 
 
 def hardswish_moments(mean: Tensor, variance: Tensor) -> Moments:
-    """Moments piece by piece, and for large variances as of a rectifier with a remainder between the kinks."""
+    """Moments piece by piece; for large variances, a rectifier plus a remainder between the kinks."""
     small = variance.clamp(max=_LIMIT)
     near = chosen(mean.abs() < 3, _from_inside(mean.clamp(-3.0, 3.0), small), _from_outside(mean, small))
     far = rectifier_and_remainder(mean, variance.clamp(min=_LIMIT), _TABLE)
@@ -22,7 +22,7 @@ def hardswish_moments(mean: Tensor, variance: Tensor) -> Moments:
 
 
 def _from_inside(mean: Tensor, variance: Tensor) -> Moments:
-    r"""For $|\mu| \le 3$, from the change $D = f(X) - f(\mu)$, which is a polynomial in $\sigma Z$ on every piece.
+    r"""For $|\mu| \le 3$, from the change $D = f(X) - f(\mu)$, a polynomial in $\sigma Z$ on every piece.
 
     On the parabola it is $s\sigma Z + \sigma^2 Z^2/6$ with $s = f'(\mu)$, and its moments $M_k = E[Z^k; |X| < 3]$ obey
     $M_k = (k-1) M_{k-2} - [z^{k-1}\varphi(z)]$, taken between the kinks.

@@ -1,9 +1,9 @@
 r"""The logistic function $S$ of a normal variable, as a mixture of normal distribution functions.
 
 With $S(x) \approx \sum_i p_i\,\Phi(x/\tau_i)$ the expectation $u(\mu, v) = E\,S(X)$ and all its derivatives are closed
-forms, $U(\mu, v) = \sum_i p_i\,\Phi(\mu/\sqrt{v + \tau_i^2})$. The fit is good in absolute terms only; two exact
+forms, $U(\mu, v) = \sum_i p_i\,\Phi(\mu/\sqrt{v + \tau_i^2})$. The fit is accurate only in absolute terms. Two exact
 identities, $u(\mu) = e^{\mu + v/2}\,u(-\mu - v)$ and $w(\mu) = e^{\mu + v/2}\,u'(-\mu - v)$ for $w = E\,S(X)^2$, make
-it good in relative terms in the left tail too. The right tail is its mirror image.
+it accurate in relative terms in the left tail too. The right tail is its mirror image.
 """
 
 from math import comb
@@ -83,17 +83,12 @@ def bernoulli_logistic(mean: Tensor, variance: Tensor) -> Moments:
     return Moments(torch.where(positive, 1 - tail, tail), tail * (1 - tail), partials)
 
 
-def logistic_mean(mean: Tensor, variance: Tensor) -> Tensor:
-    r"""$E\,S(X)$ to 2e-7, relative to its smaller tail too; smooth, also at zero variance."""
-    return bernoulli_logistic(mean, variance).mean
-
-
 def logistic_jump(start: tuple[Tensor, Tensor], end: tuple[Tensor, Tensor], change: Tensor, upward: bool) -> Tensor:
     r"""$S(y + \delta) - S(y)$ to full relative accuracy.
 
-    `start` is $(S(y), S(-y))$, `end` the same at $y + \delta$ and `change` is $\delta$; `upward` tells its sign, by
-    which one side of $S(y)\,S(-y-\delta)\,(e^\delta - 1) = S(y+\delta)\,S(-y)\,(1 - e^{-\delta})$ is taken, so that
-    the exponential does not overflow.
+    `start` is $(S(y), S(-y))$, `end` the same at $y + \delta$, and `change` is $\delta$. Its sign, `upward`, selects
+    one side of $S(y)\,S(-y-\delta)\,(e^\delta - 1) = S(y+\delta)\,S(-y)\,(1 - e^{-\delta})$, so that the exponential
+    does not overflow.
     """
     if upward:
         return -end[0] * start[1] * torch.expm1(-change)

@@ -3,8 +3,8 @@ r"""Moments of $\mathrm{LSE}(X) = \log\sum_k e^{X_k}$ of independent normal vari
 With the Gumbel noises of `kernels.race` the largest of the runners, $T = \max_k (X_k + G_k)$, is given $X$ a Gumbel
 variable with location $\mathrm{LSE}(X)$, so that
 $$E\,\mathrm{LSE}(X) = E\,T - \gamma, \qquad \mathrm{Var}\,\mathrm{LSE}(X) = \mathrm{Var}\,T - \pi^2/6,$$
-and $P(T \le t) = \prod_k A_{0,k}(t)$. The difference of variances cancels where the result is nearly certain. There the
-cumulants of $S = \sum_k e^{X_k}$ tell its logarithm, and the two are blended.
+and $P(T \le t) = \prod_k A_{0,k}(t)$. The difference of variances cancels if the result is nearly certain. There the
+cumulants of $S = \sum_k e^{X_k}$ give the moments of its logarithm, and the two are blended.
 """
 
 import math
@@ -12,20 +12,20 @@ import math
 import torch
 from torch import Tensor
 
+from momentprop.distributions import EULER
 from momentprop.kernels.constants import constant
 from momentprop.kernels.fuse import Moments
 from momentprop.kernels.nodes import legendre
 from momentprop.kernels.race import FINE, finish, tracked
 from momentprop.kernels.softmax import present, step
 
-_EULER = 0.5772156649015329  # the mean of the noise
 _NODES = tuple(zip(*legendre(24), strict=True))
 _NEARLY_CERTAIN = 0.02
-_MOST = 8.0  # variance from which on only the race is right; it keeps what is not used finite
+_MOST = 8.0  # variance above which only the race is used; the clamp keeps unused results finite
 
 
 def logsumexp(mean: Tensor, variance: Tensor) -> Moments:
-    r"""Moments of $\mathrm{LSE}(X)$: the race, blended into `concentrated` where that is better."""
+    r"""Moments of $\mathrm{LSE}(X)$: the race, blended with `concentrated` where that is better."""
     peak = mean.amax(-1).detach()
     mean, variance, absent = present(mean, variance)
     (by_race, spread), (near, narrow, share) = _race(mean, variance, absent), concentrated(mean, variance)
@@ -36,8 +36,8 @@ def logsumexp(mean: Tensor, variance: Tensor) -> Moments:
 def _race(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
     r"""$E(T - a) = \int_a^\infty P(T > t)\,dt$ and $E(T - a)^2 = 2\int_a^\infty (t - a) P(T > t)\,dt$.
 
-    The start $a$ is one at which $P(T \le t)$ is negligible. Where so is that of the runner with the largest mean, its
-    own moments, which are known, take the place of their quadratures: what a sure winner has depends on nothing else.
+    $P(T \le t)$ is negligible at the start $a$. If that of the runner with the largest mean is negligible too, its
+    known moments replace their quadratures: the moments of a sure winner depend on nothing else.
     """
     start, track = tracked(mean, variance, depth=20.0, rest=1e-9)
     x, weight = constant(_NODES, mean)
@@ -49,13 +49,13 @@ def _race(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tensor, Tenso
     alone = log_below.take_along_dim(lead.unsqueeze(-2), -1).squeeze(-1)
     first, second = _integrals(log_below.sum(-1), offset, weight * slope)
     first_alone, second_alone = _integrals(alone, offset, weight * slope)
-    known = (mean.take_along_dim(lead, -1) - start).squeeze(-1) + _EULER
+    known = (mean.take_along_dim(lead, -1) - start).squeeze(-1) + EULER
     spread = variance.take_along_dim(lead, -1).squeeze(-1) + math.pi**2 / 6
     under_way = step((-alone[..., 0].detach() - 11) / 4)  # the race begins at 15 and more
     first = first + under_way * (known - first_alone)
     second = second + under_way * (known * known + spread - second_alone)
-    # by rounding the difference can be negative where the result is nearly certain
-    return start.squeeze(-1) + first - _EULER, (second - first * first - math.pi**2 / 6).clamp(min=0.0)
+    # rounding can make the difference negative if the result is nearly certain
+    return start.squeeze(-1) + first - EULER, (second - first * first - math.pi**2 / 6).clamp(min=0.0)
 
 
 def _integrals(log_below: Tensor, offset: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,7 +69,7 @@ def concentrated(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor
 
     Here $p_k = E e^{X_k}/E S$ and $e_k = e^{\sigma_k^2} - 1$. A lognormal $S$ with relative variance
     $Q = \sum_k p_k^2 e_k$ has the moments $\log E S - \tfrac12\log(1 + Q)$ and $\log(1 + Q)$ (Fenton and Wilkinson).
-    What $E(S/E S - 1)^3$ has in excess of that of a lognormal, $3C$ with
+    The excess of $E(S/E S - 1)^3$ over that of a lognormal, $3C$ with
     $C = \sum_k p_k^3 e_k^2 (1 + e_k/3) - Q^2(1 + Q/3)$, adds $C$ to the mean and $-3C$ to the variance. Exact for one
     variable; to second order in the variances otherwise, whatever their number.
     """

@@ -1,6 +1,6 @@
-r"""Moments of the largest of several normal variables: exact for two, and two ways to go on from there.
+r"""Moments of the largest of several normal variables: exact for two, and two methods for more.
 
-*Pairs* replaces the maximum of two variables by a normal variable with its moments and takes the next one. *Quadrature*
+*Pairs* replaces the maximum of two variables by a normal variable with its moments, and adds the next one. *Quadrature*
 integrates the distribution function of the maximum of independent variables.
 """
 
@@ -16,13 +16,13 @@ from momentprop.kernels.stretch import Stretch, stretch
 from momentprop.kernels.tails import erfc, tail
 
 Method = Literal["pairs", "quadrature", "tree"]
-"""How more than two variables are compared."""
+"""How to compare more than two variables."""
 
 Pair = Callable[[Tensor, Tensor, Tensor, Tensor], Moments]
 """Moments of the larger of two variables, from the mean and variance of each."""
 
 MOST_PAIRS = 16
-"""Up to this number of variables, `largest` takes pairs by default."""
+"""The largest number of variables for which `largest` uses pairs by default."""
 
 _FAR = 40.0  # in standard deviations; nothing is left beyond
 
@@ -42,7 +42,7 @@ def compare(mean1: Tensor, mean2: Tensor, variance: Tensor) -> Comparison:
     certain = variance <= 0
     spread = torch.where(certain, 1.0, variance).sqrt()
     outside = certain | (difference.abs() > _FAR * spread)
-    # the far differences are taken out before the division: their quotient may overflow, and 0 * inf is not 0
+    # far differences are removed before the division: their quotient may overflow, and 0 * inf is not 0
     inside = torch.where(outside, 0.0, difference) / spread
     a = torch.where(outside, _FAR * torch.sign(difference.detach()), inside)
     return Comparison(torch.where(certain, 0.0, spread), a, certain)
@@ -88,8 +88,8 @@ def largest(mean: Tensor, variance: Tensor, method: Method | None = None, pair: 
 def _by_pairs(mean: Tensor, variance: Tensor, pair: Pair) -> Moments:
     r"""One variable after the other, in the order of descending $\mu - 10\sigma$.
 
-    That is the order of descending means where the variances are alike, and of ascending variances where they are not:
-    what is taken last is compared exactly, and a wide variable deserves that most.
+    That is the order of descending means if the variances are similar, and of ascending variances otherwise: the last
+    comparison is exact, and a wide variable needs that most.
     """
     order = (mean - 10 * variance.sqrt()).detach().argsort(-1, descending=True)
     columns = zip(mean.gather(-1, order).unbind(-1), variance.gather(-1, order).unbind(-1), strict=True)
@@ -100,7 +100,7 @@ def _by_pairs(mean: Tensor, variance: Tensor, pair: Pair) -> Moments:
 
 
 def _by_tree(mean: Tensor, variance: Tensor, pair: Pair) -> Moments:
-    """Neighbours first, then the winners among each other: the paper's hierarchical composition."""
+    """Compare neighbours first, then the winners: the paper's hierarchical composition."""
     level = [Moments(*column) for column in zip(mean.unbind(-1), variance.unbind(-1), strict=True)]
     while len(level) > 1:
         pairs = zip(level[0::2], level[1::2], strict=False)
@@ -110,7 +110,7 @@ def _by_tree(mean: Tensor, variance: Tensor, pair: Pair) -> Moments:
 
 
 _NODES = legendre(24)
-_LEFT, _RIGHT = 4.2, 7.0  # what the window keeps of each variable, in its standard deviations
+_LEFT, _RIGHT = 4.2, 7.0  # reach of the window on either side of each mean, in standard deviations
 _BISECTIONS = 6
 _DEPTH = 12.5  # the window starts where the distribution function is e^-12.5
 
@@ -119,10 +119,10 @@ def _by_quadrature(mean: Tensor, variance: Tensor) -> Moments:
     r"""The distribution function of the maximum $M$ is $G(t) = \prod_k \Phi((t - \mu_k)/\sigma_k)$.
 
     $E(M - r) = \int_r^\infty (1 - G)\,dt$ and $E(M - r)^2 = 2\int_r^\infty (t - r)(1 - G)\,dt$, where $r$ is the
-    largest certain variable or a point at which $G$ is negligible. Whatever is narrow and not negligible lies close to
-    $r$, within a few of its own standard deviations, so there the nodes (Gauss-Legendre) are densest.
+    largest certain variable or a point at which $G$ is negligible. Any narrow variable that is not negligible lies
+    within a few of its standard deviations of $r$, so the nodes (Gauss-Legendre) are densest there.
     """
-    mean = mean.clamp(min=torch.finfo(mean.dtype).min / 8)  # an infinite mean has no place on a grid
+    mean = mean.clamp(min=torch.finfo(mean.dtype).min / 8)  # a grid cannot hold an infinite mean
     certain = variance <= 0
     sigma = torch.where(certain, 1.0, variance).sqrt()
 
@@ -157,7 +157,7 @@ def _window(mean: Tensor, variance: Tensor, beyond: Callable[[Tensor], Tensor]) 
         left, right = torch.where(deep, middle, left), torch.where(deep, right, middle)
     length = (high - left).clamp(min=0.0)
     narrowest = torch.where(~certain & (m + 4 * sigma > left), sigma, length).amin(-1, keepdim=True)
-    # only a start that is itself a variable depends on the inputs; then there is nothing to its left
+    # the start depends on the inputs only if it is itself a variable; then nothing lies to its left
     at_floor = left <= floor
     center = torch.where(at_floor, 0.0, 3.5 * narrowest)
     return torch.where(at_floor, floor, left), stretch(length, center, narrowest, sharp=2.5, even=20.0)

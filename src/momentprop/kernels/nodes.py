@@ -6,11 +6,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-Rule = list[tuple[float, float]]
+Nodes = list[tuple[float, float]]
 """Pairs of a node and its weight."""
 
 
-def _from_recurrence(diagonal: Tensor, off_diagonal: Tensor, total: float) -> Rule:
+def _from_recurrence(diagonal: Tensor, off_diagonal: Tensor, total: float) -> Nodes:
     """Golub and Welsch: the nodes are eigenvalues of the Jacobi matrix, the weights squared first components."""
     nodes, vectors = torch.linalg.eigh(
         torch.diag(diagonal) + torch.diag(off_diagonal, 1) + torch.diag(off_diagonal, -1)
@@ -18,20 +18,20 @@ def _from_recurrence(diagonal: Tensor, off_diagonal: Tensor, total: float) -> Ru
     return list(zip(nodes.tolist(), (total * vectors[0] ** 2).tolist(), strict=True))
 
 
-def hermite(n: int) -> Rule:
+def hermite(n: int) -> Nodes:
     r"""$\sum_i w_i f(z_i) \approx E f(Z)$ for standard normal $Z$."""
     k = torch.arange(1, n, dtype=torch.float64)
     return _symmetric(_from_recurrence(torch.zeros(n, dtype=torch.float64), k.sqrt(), 1.0))
 
 
-def legendre(n: int) -> Rule:
+def legendre(n: int) -> Nodes:
     r"""$\sum_i w_i f(x_i) \approx \int_0^1 f(x)\,dx$."""
     k = torch.arange(1, n, dtype=torch.float64)
     rule = _symmetric(_from_recurrence(torch.zeros(n, dtype=torch.float64), k / (4 * k**2 - 1).sqrt(), 2.0))
     return [((x + 1) / 2, w / 2) for x, w in rule]
 
 
-def discretized(density: Callable[[Tensor], Tensor], low: float, high: float, n: int, points: int = 40_001) -> Rule:
+def discretized(density: Callable[[Tensor], Tensor], low: float, high: float, n: int, points: int = 40_001) -> Nodes:
     r"""$\sum_i w_i f(x_i) \approx \int f(x)\,\mathrm{density}(x)\,dx$ by Lanczos on a fine midpoint grid."""
     step = (high - low) / points
     x = low + step * (torch.arange(points, dtype=torch.float64) + 0.5)
@@ -50,8 +50,8 @@ def discretized(density: Callable[[Tensor], Tensor], low: float, high: float, n:
     return _from_recurrence(torch.stack(diagonal), torch.stack(off_diagonal), float(mass.sum()))
 
 
-def _symmetric(rule: Rule) -> Rule:
-    """Make a rule that is symmetric in theory symmetric to the last digit."""
+def _symmetric(rule: Nodes) -> Nodes:
+    """Make a rule that is symmetric in theory exactly symmetric."""
     pairs = zip(rule, reversed(rule), strict=True)
     return [((x - y) / 2, (v + w) / 2) for (x, v), (y, w) in pairs]
 

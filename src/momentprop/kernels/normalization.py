@@ -6,11 +6,11 @@ unit. Its moments are integrals of a Laplace transform,
 $$E\,Y_i = \int_0^\infty \frac{e^{-t\epsilon}}{\sqrt{\pi t}}\,E[C_i e^{-tS}]\,dt,\qquad
 E\,Y_i^2 = \int_0^\infty e^{-t\epsilon}\,E[C_i^2 e^{-tS}]\,dt.$$
 
-Normal units that are weighted with $e^{-tS}$ stay normal: with $w_i = 1/(1 + 2t\sigma_i^2/n)$, a unit's mean is drawn
-by the factor $w_i$ towards the $w$-weighted mean of all (towards zero, if $C_i = X_i$), see `_tilt`. The expectations
-are closed forms, and only the integral over $t$ is left.
+Normal units weighted with $e^{-tS}$ stay normal: with $w_i = 1/(1 + 2t\sigma_i^2/n)$, a unit's mean shrinks by the
+factor $w_i$ towards the $w$-weighted mean of all (towards zero, if $C_i = X_i$), see `_tilt`. The expectations are
+closed forms, and only the integral over $t$ remains.
 
-A gamma variable of the mean 1 and the variance $x$ has the transform $(1 + xt)^{-1/x}$, which is $e^{-s}$ for
+A gamma variable with mean 1 and variance $x$ has the transform $(1 + xt)^{-1/x}$, which is $e^{-s}$ for
 $t = (e^{xs} - 1)/x$. In $s$, with $x$ that of $S$, both integrands are nearly polynomials times $s^{-1/2}e^{-s}$ and
 $e^{-s}$, and a quadrature with few nodes, the same for the two weights, is close to exact.
 """
@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.fuse import Moments
+from momentprop.kernels.polynomial import polynomial
 from momentprop.kernels.sums import total
 
 # Columns: node, weight for e^{-s}, weight for s^{-1/2} e^{-s} / sqrt(pi). The nodes are the zeros of the polynomial
-# orthogonal to both weights (half of the conditions each), so that n nodes are exact up to a degree of about 3n/2.
+# orthogonal to both weights (half of the conditions each), so n nodes are exact up to a degree of about 3n/2.
 _FEW = (
     (0.05967131409465898, 0.21457130818603956, 0.5418074800125978),
     (0.6686239341135483, 0.5325855418373876, 0.36552871084743344),
@@ -47,7 +48,7 @@ _MANY = (
     (29.978286924402106, 9.15102279557553e-13, 9.429555202232357e-14),
 )
 _LARGE_GROUP = 16
-_LOOSE = 0.1  # the variance of S/E S from which on the plain sums are the accurate ones
+_LOOSE = 0.1  # the variance of S/E S above which the plain sums are more accurate
 
 # 1 - (Gamma(a + 1/2)/Gamma(a))^2/a over x = 1/a, for 0 <= x <= 2, to a relative error of 1e-7
 _ROOT_P = (0.24999997683451228, 0.5561039335031351, 0.51273904961040378, 0.17686100098034689, 1.7265720898817848e-5)
@@ -76,8 +77,8 @@ def normalized(mean: Tensor, variance: Tensor, *, centred: bool, eps: float = 0.
     center, variance, excess, constant = in_units_of_scale(mean, variance, eps, least, centred)
     if centred and n == 1:
         return Moments(center, torch.zeros_like(variance))
-    # Sums are taken of the change from what they are for certain units, so that nothing large cancels; but not where S
-    # is so loose that the change is the larger of the two. `known` is one or zero, and stands for the certain units.
+    # The sums are of the change from their values for certain units, so that nothing large cancels; but not if S is so
+    # loose that the change is larger than the value. `known` is one or zero, and stands for the certain units.
     loose = excess > _LOOSE
     known = torch.where(loose, 0.0, torch.ones_like(excess))
     anchor = known * center
@@ -99,7 +100,7 @@ def normalized(mean: Tensor, variance: Tensor, *, centred: bool, eps: float = 0.
     square, root, second, first = total(_FEW if n >= _LARGE_GROUP else _MANY, terms, mean)
     square, root = torch.where(loose, 0.0, square), torch.where(loose, 0.0, root)
     spread = second + anchor * anchor * (square - root * (2 + root)) - first * (2 * anchor * (1 + root) + first)
-    # units that are certain by the constraint alone, as of two with a certain difference, have a spread of rounding
+    # the spread of units that only the constraint makes certain, such as two with a certain difference, is rounding
     return Moments(anchor + (anchor * root + first), spread.clamp(min=0.0))
 
 
@@ -108,7 +109,7 @@ def in_units_of_scale(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""Mean of $C$, variance of $X$, variance of $S$, and $\epsilon$, where $E\,S + \epsilon$ is one.
 
-    What $E\,S + \epsilon$ lacks to `least` is added to $\epsilon$.
+    If $E\,S + \epsilon$ is below `least`, the rest is added to $\epsilon$.
     """
     center = mean - _average(mean) if centred else mean
     square = _average(center * center) + (1 - centred / mean.shape[-1]) * _average(variance) + eps
@@ -154,42 +155,35 @@ def _tilt(center: Tensor, variance: Tensor, rate: Tensor, known: Tensor, centred
 
 
 def _log1p(gain: Tensor) -> Tensor:
-    return torch.log1p(gain.clamp(min=-0.999))  # less is for loose groups, whose value is not used
+    return torch.log1p(gain.clamp(min=-0.999))  # loose groups can be lower, but their value is not used
 
 
 def _stretch(z: Tensor, loose: Tensor) -> tuple[Tensor, Tensor]:
-    r"""How much longer than $s$ the time $t$ is, $t/s - 1$, and $\log\,dt/ds$, for $z = xs$.
+    r"""The relative stretch of the time, $t/s - 1$, and $\log\,dt/ds$, for $z = xs$.
 
-    $t/s = (e^z - 1)/z$, of which a few terms of the series are as good if $S$ is not loose: any substitution will do.
+    $t/s = (e^z - 1)/z$. If $S$ is not loose, a few terms of the series are as good: any substitution works.
     """
-    far = z.clamp(min=1e-3)  # less is not loose
+    far = z.clamp(min=1e-3)  # smaller ones are not loose
     stretch = torch.where(loose, torch.expm1(far) / far - 1, z * (1 / 2 + z * (1 / 6 + z / 24)))
     return stretch, torch.where(loose, z, torch.log1p(z * (1 + z * (1 / 2 + z / 6))))
 
 
 def root_mean_square(mean: Tensor, variance: Tensor, *, centred: bool) -> Moments:
-    r"""Moments of $\sqrt S$ for a gamma variable with the moments of $S$, which is exact for equal units of mean zero.
+    r"""Moments of $\sqrt S$ for a gamma variable with the moments of $S$; exact for equal units of mean zero.
 
     With $a = (E\,S)^2/\mathrm{Var}\,S$: $\sigma'^2 = E\,S\left(1 - \Gamma(a + \frac12)^2/(a\,\Gamma(a)^2)\right)$ and
     $\mu'^2 = E\,S - \sigma'^2$. Both have the last dimension 1.
     """
-    # in units in which S is about one; constant, since the result does not depend on them
+    # in units where S is about one; they are constants, since the result does not depend on them
     unit = mean_square(mean, variance, centred=centred).mean.detach()
     unit = torch.where(unit > 0, unit, 1.0)
     scale, spread, _ = mean_square(mean * torch.rsqrt(unit), variance / unit, centred=centred)
     known = scale > 0
     scale = torch.where(known, scale, 1.0)
     excess = spread / (scale * scale)
-    share = excess * _polynomial(_ROOT_P, excess) / _polynomial(_ROOT_Q, excess)
+    share = excess * polynomial(_ROOT_P, excess) / polynomial(_ROOT_Q, excess)
     root = torch.sqrt(unit) * torch.where(known, torch.sqrt(scale * (1 - share)), 0.0)
     return Moments(root, unit * torch.where(known, scale * share, 0.0))
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
-    result = torch.full_like(x, coefficients[-1])
-    for coefficient in reversed(coefficients[:-1]):
-        result = coefficient + x * result
-    return result
 
 
 def _average(x: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ def sine(mean: Tensor, variance: Tensor) -> Moments:
 
 
 def cosine(mean: Tensor, variance: Tensor) -> Moments:
-    r"""Moments of $\cos X$, as of the sine with the two exchanged."""
+    r"""Moments of $\cos X$: those of the sine, with sine and cosine exchanged."""
     return _sinusoid(variance, torch.cos(mean), torch.sin(mean))
 
 
@@ -45,7 +45,7 @@ def _sinusoid(variance: Tensor, wave: Tensor, quarter: Tensor) -> Moments:
 def lognormal_power(mean: Tensor, variance: Tensor, exponent: float) -> Moments:
     r"""Moments of $X^p$ for lognormal $X$: with $L = \log(1 + \sigma^2/\mu^2)$, $\mu' = \mu^p e^{p(p-1)L/2}$.
 
-    $\sigma'^2 = \mu'^2 (e^{p^2 L} - 1)$, written as a square so that nothing overflows before the result does.
+    $\sigma'^2 = \mu'^2 (e^{p^2 L} - 1)$, written as a square, so that nothing overflows before the result.
     """
     log_spread = _log_spread(mean, variance)
     power = torch.pow(mean, exponent)

@@ -1,4 +1,4 @@
-r"""Moments of any elementwise function by a quadrature that knows its kinks."""
+r"""Moments of any elementwise function, by a quadrature that respects its kinks."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,20 +18,20 @@ _REACH = 8.5  # in standard deviations; the normal density beyond weighs 2e-17
 _PANELS = 9  # of equal width over the reach, before kinks split them
 _GRADES = (1, 2, 4, 8, 16, 64, 256, 1024, 4096)  # distances from a kink at which a panel ends, in units of the scale
 _FEW_PANELS, _FEW_GRADES = 5, (3, 24)
-_CERTAIN = 1e-11  # of the mean: smaller deviations are lost in the rounding of the nodes
+_CERTAIN = 1e-11  # relative to the mean: smaller deviations are lost in the rounding of the nodes
 
 
 def quadrature(f: Function, kinks: Sequence[float] = (), scale: float = 1.0, quick: bool = False) -> Kernel:
-    r"""The kernel of $f$, which is smooth but for its kinks and varies over distances of `scale` round them.
+    r"""The kernel of $f$, which is smooth except for its kinks and varies over distances of `scale` near them.
 
     $f$ may take further tensors, which the kernel then takes after mean and variance.
 
     Composite Gauss-Legendre in float64, on panels that end at every kink and at growing distances from it, so that
-    both the function and the normal density are resolved whatever their ratio. What is integrated is the change
-    $f(\mu + \sigma z) - f(\mu)$, so that a small $\sigma$ does not cancel; below $10^{-11}|\mu|$, where the nodes
+    both the function and the normal density are resolved for any ratio of their widths. The integrand is the change
+    $f(\mu + \sigma z) - f(\mu)$, so that nothing cancels for a small $\sigma$; below $10^{-11}|\mu|$, where the nodes
     themselves are lost in rounding, the Taylor expansion takes over. The derivatives act on the density,
-    $\partial_\mu E\,g = E[g Z]/\sigma$ and $\partial_{\sigma^2} E\,g = E[g (Z^2 - 1)]/2\sigma^2$, so that jumps of $f$
-    need no further terms. A `quick` one has a third of the panels.
+    $\partial_\mu E\,g = E[g Z]/\sigma$ and $\partial_{\sigma^2} E\,g = E[g (Z^2 - 1)]/2\sigma^2$, so jumps of $f$
+    need no further terms. A `quick` kernel has a third of the panels.
     """
     centres = tuple(kinks) or (0.0,)
     grades = () if math.isinf(scale) else _FEW_GRADES if quick else _GRADES

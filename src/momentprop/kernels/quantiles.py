@@ -1,4 +1,4 @@
-r"""Expectations over a noise of known quantiles."""
+r"""Expectations over a noise with known quantiles."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +9,7 @@ from momentprop.kernels.constants import constant
 from momentprop.kernels.nodes import LEGENDRE
 
 _FIXED = (0.0, 2.0, 5.0, 10.0, 18.0, 32.0)  # ends of panels, in t, and their mirror images
-_SMALL = 1 << 12  # elements of which all panels are evaluated at once
+_SMALL = 1 << 12  # tensors up to this many elements evaluate all panels at once
 _NEAR = (0.0, 0.7, 2.5, 8.0, 30.0)  # distances from the kink of the function at which panels end
 
 
@@ -23,8 +23,8 @@ def expectation(
     r"""$E\,f(x - Z) = \int f(x - z(t))\,S'(t)\,dt$, where $z(t)$, the quantile, has probability $S(t)$ below it.
 
     $f$ may have a kink or jump at zero and varies there over distances of about one. Composite Gauss-Legendre, on
-    panels that end at the kink, wherever it comes to lie, and at growing distances from it. The ends move with $x$, so
-    that the derivatives are right at a jump too. `position` is the inverse of `quantile`, and `more` are further ends.
+    panels that end at the kink, wherever it lies, and at growing distances from it. The ends move with $x$, so the
+    derivatives are right at a jump too. `position` is the inverse of `quantile`, and `more` are further ends.
     """
     wide = x.double()
     edges = [torch.full_like(wide, sign * t) for t in _FIXED for sign in (1, -1) if t or sign > 0]

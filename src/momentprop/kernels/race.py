@@ -1,10 +1,10 @@
-r"""A race of normal variables with Gumbel noise, which the softmax decides.
+r"""A race of normal variables with Gumbel noise, whose winner has the probabilities of the softmax.
 
 Let $T_k = X_k + G_k$ with independent standard Gumbel noises $G_k$. Given $X$, the largest of them is $T_y$ with
-probability $\mathrm{softmax}(X)_y$. All that is needed of a runner is, at a threshold $t$ and with $e = e^{X - t}$,
+probability $\mathrm{softmax}(X)_y$. At a threshold $t$, with $e = e^{X - t}$, a runner is described by
 $$A_0 = P(T \le t) = E\,e^{-e}, \qquad A_k = E[e^k e^{-e}],$$
 so that $A_1$ is the density of $T$. In $m = E X - t$ and $v = \mathrm{Var} X$ they satisfy
-$\partial_m A_k = k A_k - A_{k+1}$ and $\partial_v = \tfrac12\partial_m^2$, which give exact derivatives that need no
+$\partial_m A_k = k A_k - A_{k+1}$ and $\partial_v = \tfrac12\partial_m^2$, which give exact derivatives without
 division by $\sqrt v$.
 """
 
@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from momentprop.distributions import EULER
 from momentprop.kernels.fuse import Moments, Partials, differentiable
-from momentprop.kernels.nodes import GUMBEL, SQRT_2, SQRT_2PI, Rule, hermite
+from momentprop.kernels.nodes import GUMBEL, SQRT_2, SQRT_2PI, Nodes, hermite
 from momentprop.kernels.stretch import Stretch, stretch
 from momentprop.kernels.sums import total
 from momentprop.kernels.tails import erfc, standardize
@@ -27,16 +28,16 @@ from momentprop.kernels.tails import erfc, standardize
 class Precision(NamedTuple):
     """The quadratures of a runner."""
 
-    over_value: Rule
-    over_noise: Rule
+    over_value: Nodes
+    over_noise: Nodes
     wide: float  # standard deviation above which the expectation is over the noise instead of over X
-    wide_behind: float  # the same for a runner that is behind, of which only the tail matters
+    wide_behind: float  # the same for a runner that is behind, whose tail alone matters
 
 
 COARSE = Precision(hermite(8), GUMBEL[6], 1.5, 1.5)
-"""For probabilities, which are normalized, so that errors of the tails cancel."""
+"""For probabilities: they are normalized, so errors of the tails cancel."""
 FINE = Precision(hermite(12), GUMBEL[12], 1.3, 1.8)
-"""For the time of the race, which many runners decide by their tails."""
+"""For the time of the race, which depends on the tails of many runners."""
 _BEHIND = -3.0
 
 
@@ -45,7 +46,7 @@ class Runner(NamedTuple):
 
     beyond: Tensor  # P(T > t)
     log_density: Tensor  # log A_1
-    ratios: list[Tensor]  # A_2, A_3, ... over A_1, as many as were asked for
+    ratios: list[Tensor]  # A_2, A_3, ... over A_1, as many as requested
 
     def where(self, condition: Tensor, other: "Runner") -> "Runner":
         """This runner where the condition holds, and the other elsewhere."""
@@ -57,7 +58,7 @@ class Runner(NamedTuple):
 
     @property
     def log_below(self) -> Tensor:
-        r"""$\log P(T \le t)$, of which the race needs nothing below $e^{-15}$."""
+        r"""$\log P(T \le t)$; the race needs no probabilities below $e^{-15}$."""
         return torch.log1p(-self.beyond.clamp(max=1 - torch.finfo(self.beyond.dtype).eps / 2))
 
 
@@ -91,8 +92,8 @@ def _run(gap: Tensor, variance: Tensor, ratios: int, precision: Precision) -> Ru
     return narrow.where(sigma <= torch.where(gap < _BEHIND, precision.wide_behind, precision.wide), wide)
 
 
-def _narrow(gap: Tensor, sigma: Tensor, ratios: int, nodes: Rule) -> Runner:
-    """Gauss-Hermite over X. Powers of e^m are factored out, so that nothing underflows on the right."""
+def _narrow(gap: Tensor, sigma: Tensor, ratios: int, nodes: Nodes) -> Runner:
+    """Gauss-Hermite over X, with powers of e^m factored out, so that nothing underflows on the right."""
     level = gap.clamp(max=25.0)  # beyond, every A_k is zero
     scale = level.exp()
 
@@ -109,13 +110,13 @@ def _narrow(gap: Tensor, sigma: Tensor, ratios: int, nodes: Rule) -> Runner:
     return Runner(beyond, level + first.log(), [scale**k * sums[k] / first for k in range(1, len(sums))])
 
 
-def _wide(gap: Tensor, sigma: Tensor, ratios: int, nodes: Rule) -> Runner:
-    r"""Over the noise; where the runner is far behind, by $A_{k+1}(m) = e^{m + v/2} A_k(m + v)$, which is exact.
+def _wide(gap: Tensor, sigma: Tensor, ratios: int, nodes: Nodes) -> Runner:
+    r"""Quadrature over the noise; for a runner far behind, the exact $A_{k+1}(m) = e^{m + v/2} A_k(m + v)$.
 
     So $A_{k+1}/A_k$ at $m$ is the hazard $A_1/A_0$ at $m + kv$.
     """
     variance = sigma * sigma
-    gap = torch.minimum(gap, 30 * sigma)  # the race is watched to the right of that
+    gap = torch.minimum(gap, 30 * sigma)  # all thresholds are to the right of that
     near = _over_noise(gap, sigma, ratios, nodes)
     shifted = [_over_noise(gap + k * variance, sigma, 0, nodes) for k in range(1, ratios + 2)]
     tilted: list[Tensor] = []
@@ -127,8 +128,8 @@ def _wide(gap: Tensor, sigma: Tensor, ratios: int, nodes: Rule) -> Runner:
     return far.where(gap < -variance, near)
 
 
-def _over_noise(gap: Tensor, sigma: Tensor, ratios: int, nodes: Rule) -> Runner:
-    """Gauss quadrature over G, where X lends its smoothness."""
+def _over_noise(gap: Tensor, sigma: Tensor, ratios: int, nodes: Nodes) -> Runner:
+    """Gauss quadrature over G; X makes the integrand smooth."""
     inverse = 1 / sigma
     a, rate = gap * inverse, gap * inverse * inverse
     half = -0.5 * inverse * inverse
@@ -152,7 +153,7 @@ def _ratios(slopes: list[Tensor]) -> list[Tensor]:
     r"""$A_2$, $A_3$ and $A_4$ from the derivatives of $A_1$, all relative to $A_1$."""
     ratios: list[Tensor] = []
     if slopes:
-        ratios.append((1 - slopes[0]).clamp(min=0.0))  # positive but for the error of the quadrature
+        ratios.append((1 - slopes[0]).clamp(min=0.0))  # negative only by the error of the quadrature
     if len(slopes) > 1:
         ratios.append(slopes[1] - 1 + 3 * ratios[0])
     if len(slopes) > 2:
@@ -161,7 +162,7 @@ def _ratios(slopes: list[Tensor]) -> list[Tensor]:
 
 
 class Course(NamedTuple):
-    """The thresholds at which a race is watched, and the logarithm of the weight of each."""
+    """The thresholds of a race, and the logarithm of the weight of each."""
 
     times: Tensor  # shape: (..., nodes)
     log_weights: Tensor
@@ -179,8 +180,8 @@ def tracked(mean: Tensor, variance: Tensor, depth: float, rest: float) -> tuple[
     r"""The start of the interval in which the race is decided, and the map of its nodes.
 
     At its left end $-\sum_k \log P(T_k \le t)$ is `depth`, at its right end $\sum_k P(T_k > t)$ is `rest`, by rough
-    formulas: the result depends on them by the quadrature's error only. Whatever is narrow and not yet decided lies a
-    few of its own standard deviations to the right of the left end, where the nodes are densest.
+    formulas, which affect only the error of the quadrature. Any narrow runner that is still undecided lies a few of its
+    standard deviations to the right of the left end, where the nodes are densest.
     """
     mean, variance = mean.detach(), variance.detach()
     low, high = _interval(mean, variance, depth, rest)
@@ -192,7 +193,7 @@ def tracked(mean: Tensor, variance: Tensor, depth: float, rest: float) -> tuple[
 def _interval(mean: Tensor, variance: Tensor, depth: float, rest: float) -> tuple[Tensor, Tensor]:
     left = (variance + 0.6).sqrt()
     right = (variance + math.pi**2 / 6).sqrt()
-    middle = mean + 0.5772156649015329  # the mean of the noise
+    middle = mean + EULER  # the mean of the noise
 
     def is_early(t: Tensor) -> Tensor:
         below: Tensor = 0.5 * erfc((mean + 0.3 - t) / (left * SQRT_2))

@@ -1,11 +1,10 @@
-r"""Units that tend to 0 on the left and to $x$ on the right, smoothly: quadrature about the mean, and a remainder.
+r"""Smooth units that tend to 0 on the left and to $x$ on the right: quadrature about the mean, and a remainder.
 
-For small variances see `kernels.centred`. For large ones the unit is the rectifier, which has a closed form, and a
-remainder that decays: with $x_+ = \max(x, 0)$, $r(x) = f(x) - x_+$ and the density $p$ of $X$,
-$\mu' = E X_+ + R$ and $\sigma'^2 = \mathrm{Var} X_+ + C - R\,(2E X_+ + R)$,
-where $R = \int r(x)\,p(x)\,dx$ and $C = \int (f(x)^2 - x_+^2)\,p(x)\,dx$.
-On each side of zero $|r|$ itself is the weight of a Gauss quadrature, so that few nodes do as soon as the density is no
-narrower than they are apart.
+For small variances see `kernels.hermite`. For large ones the unit is the rectifier, which has a closed form, plus a
+remainder that decays: with $x_+ = \max(x, 0)$, $r(x) = f(x) - x_+$ and the density $p$ of $X$, $\mu' = E X_+ + R$ and
+$\sigma'^2 = \mathrm{Var} X_+ + C - R\,(2E X_+ + R)$, where $R = \int r(x)\,p(x)\,dx$ and $C = \int (f(x)^2 -
+x_+^2)\,p(x)\,dx$. On each side of zero $|r|$ itself is the weight of a Gauss quadrature, so few nodes suffice once the
+density is wider than their distance.
 """
 
 import math
@@ -14,11 +13,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from momentprop.kernels.centred import Local, centred
 from momentprop.kernels.compose import chosen
 from momentprop.kernels.fuse import Moments, Partials
+from momentprop.kernels.hermite import Local, centred
 from momentprop.kernels.hinge import hinge
-from momentprop.kernels.nodes import SQRT_2PI, Rule, discretized
+from momentprop.kernels.nodes import SQRT_2PI, Nodes, discretized
 from momentprop.kernels.sums import total
 
 Remainder = list[tuple[float, float, float]]
@@ -26,11 +25,12 @@ Remainder = list[tuple[float, float, float]]
 
 
 def smooth_rectifier(
-    mean: Tensor, variance: Tensor, value: Tensor, local: Local, reach: float, nodes: Rule, table: Remainder
+    mean: Tensor, variance: Tensor, value: Tensor, local: Local, reach: float, nodes: Nodes, table: Remainder
 ) -> Moments:
     r"""Moments by quadrature about the mean up to a deviation of `reach`, and with a remainder beyond.
 
-    The former needs the `value` $f(\mu)$, the `local` changes and Gauss-Hermite `nodes`, the latter its `table`.
+    The quadrature needs the `value` $f(\mu)$, the `local` changes and Gauss-Hermite `nodes`; the remainder, its
+    `table`.
     """
     limit = reach * reach
     near = centred(value, local, variance.clamp(max=limit), nodes)
@@ -91,5 +91,5 @@ def rectifier_and_remainder(mean: Tensor, variance: Tensor, table: Remainder) ->
         return tuple(pairs)
 
     spread = base.variance + second - first * (2 * base.mean + first)
-    # not positive only far out in the left tail, where all terms are below rounding of one another
+    # negative only far out in the left tail, where all terms are below the rounding of one another
     return Moments(base.mean + first, spread.clamp(min=0.0), partials)

@@ -3,8 +3,8 @@ r"""Moments of the softmax of independent normal variables, along the last dimen
 By the race of `kernels.race`, class $y$ wins with probability
 $$E\,p_y = \int A_{1,y} \prod_{k \ne y} A_{0,k}\,dt, \qquad E\,p_y^2 = \int A_{2,y} \prod_{k \ne y} A_{0,k}\,dt.$$
 The integrands are analytic and vanish at both ends, so the midpoint rule converges exponentially; all classes share
-its nodes and the probabilities sum to one. They are carried as logarithms, so that small ones and their derivatives are
-right.
+its nodes and the probabilities sum to one. They are kept as logarithms, so that small ones and their derivatives are
+accurate.
 """
 
 import torch
@@ -30,7 +30,7 @@ def race(mean: Tensor, variance: Tensor) -> Moments:
 def softmax(mean: Tensor, variance: Tensor) -> Moments:
     r"""Moments of $p_y = \mathrm{softmax}(X)_y$: $E\,p_y$ and $\mathrm{Var}\,p_y = E\,p_y^2 - (E\,p_y)^2$.
 
-    The variance of the most probable class is that of its complement $\sum_{k \ne y} p_k$, which does not cancel when
+    The variance of the most probable class is that of its complement $\sum_{k \ne y} p_k$, which does not cancel if
     the class is nearly certain. Below variances of 0.02 the difference of second moments is blended into its first
     order, $q_y^2(\sigma_y^2(1-q_y)^2 + \sum_{k\ne y} q_k^2\sigma_k^2)$.
     """
@@ -57,7 +57,7 @@ def softmax(mean: Tensor, variance: Tensor) -> Moments:
     others = parts.sum(-1, keepdim=True) - parts
     first_order = q * q * (variance * complement * complement + others)
     blend = step(variance.amax(-1, keepdim=True) / 0.02)
-    # by rounding or the error of the quadrature a difference can leave the range that a variance has in [0, 1]
+    # rounding or the error of the quadrature can push the difference out of the range of a variance on [0, 1]
     exact = torch.minimum(exact.clamp(min=0.0), q * complement)
     return Moments(q, blend * exact + (1 - blend) * first_order)
 
@@ -65,7 +65,7 @@ def softmax(mean: Tensor, variance: Tensor) -> Moments:
 def fast(mean: Tensor, variance: Tensor) -> Moments:
     r"""The class posterior in $O(n)$: its logarithm, and the variance $q(1-q)$ of the class indicator.
 
-    $q_y = E\,S(X_y - L_y)$ with $L_y = \log\sum_{k\ne y} e^{X_k}$ taken as normal, its moments matched at an inverse
+    $q_y = E\,S(X_y - L_y)$ with $L_y = \log\sum_{k\ne y} e^{X_k}$ treated as normal, with moments matched at an inverse
     temperature $b = (1 + \bar v/c)^{-1/2}$ (Fenton and Wilkinson). Here $\bar v$ is the root mean square of the
     variances under a rough posterior and $c = 1 + 0.68\,H$ with its entropy $H$. Exact for two classes and for zero
     variances.
@@ -75,8 +75,8 @@ def fast(mean: Tensor, variance: Tensor) -> Moments:
 
 
 def against_rivals(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Mean and variance of $X_y - L_y$, as `fast` takes them."""
-    relative = mean - mean.amax(-1, keepdim=True)  # no change but for the derivative, which `present` leaves out
+    r"""Mean and variance of $X_y - L_y$, as `fast` computes them."""
+    relative = mean - mean.amax(-1, keepdim=True)  # changes only the derivative, which `present` leaves out
     rough = torch.log_softmax(relative * torch.rsqrt(1 + variance / LOGISTIC_VARIANCE), -1)
     p = rough.exp()
     entropy = -(p * rough).sum(-1, keepdim=True)
@@ -87,7 +87,7 @@ def against_rivals(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tens
     height = torch.where(absent, _MASKED, b * mean + 0.5 * v)
     peak = height.amax(-1, keepdim=True).detach()
     weights = torch.exp(height - peak)
-    # the rivals of a class that surely wins may vanish; the derivative divides by their fourth power
+    # the rivals of a sure winner may vanish; the derivative divides by their fourth power
     others = without_own(weights).clamp(min=torch.finfo(mean.dtype).tiny ** 0.25)
     spread = torch.log1p(without_own(weights * weights * torch.expm1(v.clamp(max=40.0))) / others / others)
     rival = (others.log() + peak - 0.5 * spread) / b
@@ -95,16 +95,16 @@ def against_rivals(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tens
 
 
 def step(x: Tensor) -> Tensor:
-    """From 0 at 0 to 1 at 1, smoothly, and constant beyond."""
+    """A smooth step from 0 at 0 to 1 at 1, constant beyond."""
     x = x.clamp(0.0, 1.0)
     return x * x * (3 - 2 * x)
 
 
 def present(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Means relative to the largest, and which classes are excluded by a mean of $-\infty$."""
+    r"""Means relative to the largest, variances, and which classes a mean of $-\infty$ excludes."""
     absent = mean == -torch.inf
     mean, variance = mean - mean.amax(-1, keepdim=True).detach(), torch.where(absent, 0.0, variance)
-    behind = -1e3 - 50 * variance.detach().amax(-1, keepdim=True).sqrt()  # where the race has not begun
+    behind = -1e3 - 50 * variance.detach().amax(-1, keepdim=True).sqrt()  # before the race begins
     return torch.where(absent, behind, mean), variance, absent
 
 
@@ -121,12 +121,12 @@ def _posterior(scores: Tensor, absent: Tensor) -> Moments:
 
 
 def one_hot(x: Tensor) -> Tensor:
-    """Which class is the first of the largest."""
+    """The mask of the first of the largest entries."""
     return torch.arange(x.shape[-1], device=x.device) == x.argmax(-1, keepdim=True)
 
 
 def without_own(terms: Tensor) -> Tensor:
-    """For each of some non-negative terms the sum of all others, without cancellation for the largest."""
+    """For each non-negative term, the sum of all others, without cancellation for the largest."""
     top = one_hot(terms)
     rest = torch.where(top, 0.0, terms)
     total = rest.sum(-1, keepdim=True)

@@ -1,4 +1,4 @@
-r"""Intervals on which something narrow lies next to something wide."""
+r"""Maps of intervals for quadratures in which a narrow and a wide scale meet."""
 
 from typing import NamedTuple
 
@@ -9,8 +9,8 @@ from torch import Tensor
 class Stretch(NamedTuple):
     r"""A smooth map $x \mapsto w \sinh(u_0 + u_1 x) + c$ of $[0, 1]$ onto an interval of a given length.
 
-    A quadrature in $x$ has its nodes dense round $c$, at distances of about the width $w$, and sparser in proportion to
-    their distance from $c$ farther out.
+    The nodes of a quadrature in $x$ are dense near $c$, at distances of about the width $w$; farther out their spacing
+    grows in proportion to the distance from $c$.
     """
 
     center: Tensor
@@ -27,7 +27,7 @@ class Stretch(NamedTuple):
 def stretch(length: Tensor, center: Tensor, scale: Tensor, sharp: float, even: float) -> Stretch:
     r"""The map whose width is $w = s\,(\mathrm{sharp} + \mathrm{even}\,s/l)$ for a scale $s$ and a length $l$.
 
-    So it resolves the scale where that is small, and is nearly linear where it is the only one.
+    So it resolves a small scale, and is nearly linear if there is only one scale.
     """
     length = torch.where(length > 0, length, torch.finfo(length.dtype).tiny)
     scale = torch.where(scale > 0, scale, length)

@@ -1,4 +1,4 @@
-r"""Sums over the nodes of a quadrature: all nodes at once where that is cheap, one after the other where it is not."""
+r"""Sums over the nodes of a quadrature: all nodes at once if that is cheap, otherwise one after the other."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -9,15 +9,15 @@ from momentprop.kernels.constants import constant
 
 Terms = Callable[..., tuple[Tensor, ...]]
 
-_SMALL_ON_CPU = 1 << 12  # elements of a tensor of which a copy for every node stays in the cache
+_SMALL_ON_CPU = 1 << 12  # elements of a tensor whose copies for all nodes fit in the cache
 _SMALL_ELSEWHERE = 1 << 18  # where starting an operation costs more than running it
 
 
 def total(rows: Iterable[Sequence[float]], terms: Terms, like: Tensor) -> list[Tensor]:
     r"""$\sum_i t_k(x_i, w_i, \dots)$ for every one of the `terms` $t_k$, over rows of numbers $(x_i, w_i, \dots)$.
 
-    `terms` gets a row as numbers or, for a small tensor or a compiler that fuses the sum, all rows at once as columns
-    that broadcast along a new first dimension; it is elementwise in tensors of the shape of `like`.
+    `terms` gets one row of numbers or, for a small tensor or a compiler that fuses the sum, all rows at once as columns
+    that broadcast along a new first dimension. It must be elementwise in tensors of the shape of `like`.
     """
     if torch.compiler.is_compiling() or like.numel() <= (_SMALL_ON_CPU if like.is_cpu else _SMALL_ELSEWHERE):
         columns = constant(tuple(zip(*rows, strict=True)), like)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from momentprop.kernels.fuse import exporting
 from momentprop.kernels.nodes import SQRT_2, SQRT_2PI
+from momentprop.kernels.polynomial import polynomial
 
 _P32 = (1.25331415383465382, 0.791413609796140482, 0.255778971958275472, 0.0469223618067618307, 0.00440390086165148358)
 _Q32 = (
@@ -57,7 +58,7 @@ def mills(x: Tensor) -> Tensor:
 
 
 def erfc(x: Tensor) -> Tensor:
-    r"""The complementary error function; in an export by `tail`, as ONNX has only $1 - \mathrm{erf}$ without tail."""
+    r"""The complementary error function; exports use `tail`, as ONNX has only $1 - \mathrm{erf}$ without the tail."""
     if not exporting():
         return torch.special.erfc(x)  # type: ignore[no-any-return]
     beyond = 2 * tail(SQRT_2 * torch.where(x < 0, -x, x)).beyond
@@ -65,7 +66,7 @@ def erfc(x: Tensor) -> Tensor:
 
 
 def cdf(x: Tensor) -> Tensor:
-    r"""The standard normal distribution function $\Phi(x)$ with its left tail."""
+    r"""The standard normal distribution function $\Phi(x)$, accurate in its left tail."""
     return 0.5 * erfc(-x / SQRT_2)
 
 
@@ -81,34 +82,27 @@ def _last(x: Tensor) -> float:
 
 def _h(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     p, q = (_P64, _Q64) if x.dtype == torch.float64 else (_P32, _Q32)
-    h2 = _polynomial(p, x) / _polynomial(q, x)
+    h2 = polynomial(p, x) / polynomial(q, x)
     h1 = (1 - x * h2) / (1 + x * x)  # x h2 < 0.32, so nothing cancels
     return h2 + x * h1, h1, h2
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
-    result = torch.full_like(x, coefficients[-1])
-    for coefficient in coefficients[-2::-1]:
-        result = result * x + coefficient
-    return result
-
-
-class Standard(NamedTuple):
-    r"""A normal variable in standard units, with the limits of zero variance taken."""
+class Standardized(NamedTuple):
+    r"""A normal variable in standard units, with limits at zero variance."""
 
     sigma: Tensor
     inverse: Tensor  # 1 / sigma, and 0 where sigma = 0
     a: Tensor  # mean / sigma, and +-100 (or 0 for a mean of 0) where sigma = 0
 
 
-def standardize(mean: Tensor, variance: Tensor) -> Standard:
+def standardize(mean: Tensor, variance: Tensor) -> Standardized:
     r"""$\sigma$, $1/\sigma$ and $a = \mu/\sigma$ without division by zero or overflow, with finite derivatives."""
     certain = variance <= 0
     positive = torch.where(certain, 1.0, variance)
     sigma = torch.where(certain, 0.0, positive.sqrt())
     inverse = torch.where(certain, 0.0, positive.rsqrt())
     a = torch.where(certain, 100.0 * torch.sign(mean), (mean * inverse).clamp(-1e4, 1e4))
-    return Standard(sigma, inverse, a)
+    return Standardized(sigma, inverse, a)
 
 
 def expectation_below_zero(mean: Tensor, variance: Tensor, rate: float) -> Tensor:

@@ -1,8 +1,8 @@
-r"""Moments of $\max(X, \alpha X)$ in the textbook's form: few operations, for values that are not far out.
+r"""Moments of $\max(X, \alpha X)$ in the textbook form: few operations, for values not far out.
 
 With $a = \mu/\sigma$ and the rectifier's $m = \mu\Phi(a) + \sigma\varphi(a)$, $s^2 = \sigma^2\Phi(a) + m(\mu - m)$ and
-$\mathrm{Cov}[X, \max(0, X)] = \sigma^2\Phi(a)$. From $a = -6$ on, the differences cancel in float32;
-`rules.elementwise.rectifier` has a form without them, of many more operations.
+$\mathrm{Cov}[X, \max(0, X)] = \sigma^2\Phi(a)$. Below $a = -6$ the differences cancel in float32;
+`rules.elementwise.rectifier` has a form without differences, which needs many more operations.
 """
 
 import math
@@ -15,7 +15,7 @@ from momentprop.kernels.fuse import Kernel, Moments, Partials
 
 
 def leaky_rectifier(slope: float) -> Kernel:
-    """The kernel of the leaky rectifier of this slope, zero for the rectifier itself."""
+    """The kernel of the leaky rectifier with this slope; zero gives the rectifier."""
     return partial(_moments, slope=slope)
 
 

@@ -1,8 +1,8 @@
-r"""Stochastic layers, which torch lacks: latent variable models $Y = f(X - Z)$, injected noise, categorical outputs.
+r"""Stochastic layers that torch lacks: latent variable models $Y = f(X - Z)$, injected noise, categorical outputs.
 
-Each of them acts on every kind of value: on a `Mean` it gives the expectation at the mean (AP1), on a `Normal` the
-moments (AP2), on a `Sample` a draw. On a tensor it does as dropout does: it draws in training mode and gives
-$E[Y \mid x]$ in evaluation mode.
+Each layer accepts every kind of value: a `Mean` gives the expectation at the mean (AP1), a `Normal` the moments (AP2),
+a `Sample` a draw. On a tensor it behaves like dropout: it draws in training mode and returns $E[Y \mid x]$ in
+evaluation mode.
 """
 
 from momentprop.nn.analytic_norm import AnalyticNorm as AnalyticNorm

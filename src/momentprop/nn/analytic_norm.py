@@ -11,7 +11,7 @@ from momentprop.values import Normal, Statistics
 
 
 class Normalizer(NamedTuple):
-    """The statistics that a layer met, of shape (channels,), and the affine map that follows from them."""
+    """The statistics at a layer, of shape (channels,), and the resulting affine map."""
 
     mean: Tensor
     variance: Tensor
@@ -23,9 +23,9 @@ class AnalyticNorm(nn.Module):
     r"""$\gamma(X - \mu)/\sqrt{\sigma^2 + \epsilon} + \beta$ with the statistics $\mu, \sigma^2$ of each channel.
 
     The statistics are those of the whole data set, carried through the network as one pixel (`momentprop.Statistics`):
-    they depend on the weights alone, gradients flow through them, and there is no batch to depend on. The layer keeps
-    the statistics that it meets, and normalizes everything else by them. `momentprop.normalize` puts such layers into a
-    model and sees to it that they meet the statistics of the present weights before every forward pass.
+    they depend on the weights and not on a batch, and gradients flow through them. The layer keeps the statistics that
+    pass through it, and normalizes everything else by them. `momentprop.normalize` adds such layers to a model and
+    sends the statistics of the current weights through it before every forward pass.
 
     >>> import torch, momentprop
     >>> layer = momentprop.nn.AnalyticNorm(2)
@@ -34,10 +34,10 @@ class AnalyticNorm(nn.Module):
     tensor([[1.0000, 1.0000]])
 
     Args:
-        channels: how many there are.
-        affine: whether to have a scale $\gamma$ and a shift $\beta$ to learn.
-        eps: what is added to the variance.
-        dim: the dimension of the channels, 1 as after a convolution, or -1.
+        channels: the number of channels.
+        affine: whether to learn a scale $\gamma$ and a shift $\beta$.
+        eps: a number to add to the variance.
+        dim: the dimension of the channels: 1, as after a convolution, or -1.
     """
 
     weight: nn.Parameter | None
@@ -48,31 +48,31 @@ class AnalyticNorm(nn.Module):
         self.channels, self.eps, self.dim = channels, eps, dim
         self.register_parameter("weight", nn.Parameter(torch.ones(channels)) if affine else None)
         self.register_parameter("bias", nn.Parameter(torch.zeros(channels)) if affine else None)
-        self.normalizer: Normalizer | None = None  # it has a history, and is neither copied nor saved
+        self.normalizer: Normalizer | None = None  # part of an autograd graph, so neither copied nor saved
         self.meeting = False
 
     def forward(self, input: Any) -> Any:
-        """Normalize the input; statistics are kept, the first ones after `forget`."""
+        """Normalize the input; keep the first statistics that come after `forget`."""
         if isinstance(input, Statistics) and not (self.meeting and self.normalizer is not None):
             return self._met(input)
         if self.normalizer is None:
             raise RuntimeError(
-                f"the AnalyticNorm at {where()} has met no statistics: make the model by "
-                "`momentprop.normalize(model, statistics)`, and call the whole of it"
+                f"the AnalyticNorm at {where()} has no statistics: make the model with "
+                "`momentprop.normalize(model, statistics)`, and call the whole model"
             )
         return self._mapped(input, self.normalizer)
 
     def _mapped(self, input: Any, normalizer: Normalizer) -> Any:
         scale, shift = (self._along(part, input) for part in (normalizer.scale, normalizer.shift))
-        if isinstance(input, Normal):  # in one go: these are all units of a layer
+        if isinstance(input, Normal):  # fused, since these are all units of a layer
             return input.of(torch.addcmul(shift, input.loc, scale), input.variance * (scale * scale))
         return torch.addcmul(shift, input, scale)
 
     def _met(self, input: Any) -> Statistics:
-        """Statistics normalized by themselves: their mean is the shift to learn."""
+        """Normalize statistics by themselves: their mean becomes the learned shift."""
         in_place = self.dim == 1 or input.ndim == 1
         mean, variance, scale, _ = found = self._by(*channels_of(input if in_place else input.movedim(self.dim, 1)))
-        if self.normalizer is None:  # otherwise this is the second run of a checkpoint
+        if self.normalizer is None:  # otherwise checkpointing runs the layer again
             self.normalizer = found
         if input.loc.numel() > len(mean):  # there are positions
             return self._mapped(input, found)  # type: ignore[no-any-return]
@@ -85,7 +85,7 @@ class AnalyticNorm(nn.Module):
         self.normalizer = self._by(mean, variance)
 
     def forget(self, *, meeting: bool = False) -> None:
-        """Forget the statistics; while `meeting` others, the first ones serve all calls of the layer."""
+        """Forget the statistics. During `meeting`, the first new ones serve all calls of the layer."""
         self.normalizer, self.meeting = None, meeting
 
     def _by(self, mean: Tensor, variance: Tensor) -> Normalizer:
@@ -104,6 +104,6 @@ class AnalyticNorm(nn.Module):
         return {**self.__dict__, "normalizer": None}
 
     def extra_repr(self) -> str:
-        """What `print` shows of the layer."""
+        """The settings that `print` shows."""
         dim = "" if self.dim == 1 else f", dim={self.dim}"
         return f"{self.channels}, affine={self.weight is not None}, eps={self.eps}{dim}"

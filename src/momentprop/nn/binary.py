@@ -1,4 +1,4 @@
-r"""Binary units $Y = [\![X - Z \ge 0]\!]$ with noise $Z$, or without."""
+r"""Binary units $Y = [\![X - Z \ge 0]\!]$ with or without noise $Z$."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch import nn
 from torch.distributions import Distribution
 
 from momentprop import functional
-from momentprop.functional.units import Gradient, LogisticMethod, as_gradient, as_method
+from momentprop.functional.stochastic_units import Gradient, LogisticMethod, as_gradient, as_method
 from momentprop.nn.noise import Noisy
 from momentprop.noise.named import standard
 
@@ -35,11 +35,12 @@ class StochasticBinary(Noisy):
         noise: a name (see `momentprop.noise.named.noise`) or a `torch.distributions.Distribution` with a `cdf`.
         low: the value of the unit where $X < Z$: 0, or -1.
         high: its value otherwise.
-        method: how the expectation over a value's variance is taken: `"exact"`, or one of the paper's (`"ap2a"`,
-            `"ap2b"`, and for logistic noise `"pea"`, `"mackay"`). `None` leaves it to the type of the value, for which
-            `"ap2b"` is natural if it is `Logistic` or `Fitted`.
-        gradient: of draws: `"straight_through"`, the gradient of the expectation, which is biased, or `"score"`, by the
-            `ScoreFunction` that is entered, which is not.
+        method: how to compute the expectation of a value with a variance: `"exact"`, or one of the paper's (`"ap2a"`,
+            `"ap2b"`, and for logistic noise `"pea"`, `"mackay"`). `None` lets the type of the value choose, which is
+            `"ap2b"` for `Logistic` and `Fitted`.
+        gradient: the gradient of draws: `"straight_through"`, that of the expectation, which is biased, or `"score"`,
+        by
+            the active `ScoreFunction`, which is not.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class StochasticBinary(Noisy):
     ) -> None:
         super().__init__(noise)
         own = standard(self.noise, torch.zeros(()))
-        own.cdf(torch.zeros(self.noise.batch_shape))  # or an error that says what is missing
+        own.cdf(torch.zeros(self.noise.batch_shape))  # raises an error if the noise has no `cdf`
         if method is not None:
             as_method(method, own.name)
         self.low, self.high = _ends(low, high)
@@ -65,7 +66,7 @@ class StochasticBinary(Noisy):
         )
 
     def extra_repr(self) -> str:
-        """What `print` shows of the layer."""
+        """The settings that `print` shows."""
         parts = [super().extra_repr(), f"low={self.low}, high={self.high}, method={self.method}"]
         return ", ".join(parts if self.gradient == "straight_through" else [*parts, f"gradient={self.gradient}"])
 
@@ -99,7 +100,7 @@ class Probit(StochasticBinary):
 class Heaviside(nn.Module):
     r"""A hard threshold: `high` where $X \ge 0$ and `low` otherwise.
 
-    Certain inputs give it no gradient. Uncertain ones do: the mean $\Phi(\mu/\sigma)$ is smooth.
+    Its gradient is zero for certain inputs. For uncertain ones the mean $\Phi(\mu/\sigma)$ is smooth.
 
     >>> import torch, momentprop
     >>> momentprop.nn.Heaviside()(momentprop.Normal(torch.tensor([0.0, 1.0]), 1.0)).loc
@@ -115,12 +116,12 @@ class Heaviside(nn.Module):
         return functional.binary_step(input, self.low, self.high)
 
     def extra_repr(self) -> str:
-        """What `print` shows of the layer."""
+        """The settings that `print` shows."""
         return f"low={self.low}, high={self.high}"
 
 
 class Sign(Heaviside):
-    r"""The sign of the input, where that of zero is 1 (as it is not for `torch.sign`)."""
+    r"""The sign of the input; unlike `torch.sign`, it is 1 at zero."""
 
     def __init__(self) -> None:
         super().__init__(-1.0, 1.0)

@@ -6,7 +6,7 @@ from torch import nn
 
 from momentprop import functional
 from momentprop.functional.posterior import PosteriorMethod
-from momentprop.functional.units import Gradient, as_gradient
+from momentprop.functional.stochastic_units import Gradient, as_gradient
 from momentprop.kernels.maximum import Method
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -20,10 +20,10 @@ def _as_method(name: str | None) -> PosteriorMethod | None:
 
 
 class Softmax(nn.Module):
-    r"""The class posterior $q(y) = E\,\mathrm{softmax}(X)_y$, a `Categorical`, its classes along the last dimension.
+    r"""The class posterior $q(y) = E\,\mathrm{softmax}(X)_y$, a `Categorical` with classes along the last dimension.
 
     The layer can absorb the linear layer or 1×1 convolution before it, whose outputs are correlated because they share
-    their inputs. Taken together, the variances of their differences are exact (see `functional.linear_posterior`).
+    their inputs. Together, the two get the exact variances of differences (see `functional.linear_posterior`).
 
     >>> import torch, momentprop
     >>> head = momentprop.nn.Softmax(linear=torch.nn.Linear(3, 10))
@@ -31,10 +31,10 @@ class Softmax(nn.Module):
     >>> posterior.loc.shape, torch.nn.functional.nll_loss(posterior, torch.tensor([1, 7])).shape
     (torch.Size([2, 10]), torch.Size([]))
 
-    The divergence $KL(p\,\|\,q)$ from the truth, known by 400,000 draws, in nats: with the linear layer before the
-    softmax, and absorbed by it. There are 30 inputs, and the weights of all classes share a part twice as large as what
-    each has for itself, which by itself gives its logit a variance of 0.3 or 3 (means of eight instances;
-    `benchmarks/absorbed_softmax.py` prints the table).
+    The table gives the divergence $KL(p\,\|\,q)$ from the truth (400,000 draws) in nats, with the linear layer before
+    the softmax and absorbed by it. There are 30 inputs. The weights of all classes share a common part, twice as large
+    as each class's own part, which alone gives its logit a variance of 0.3 or 3. Means of eight instances;
+    `benchmarks/absorbed_softmax.py` prints the table.
 
     | classes, variance | 2, 0.3 | 2, 3 | 10, 0.3 | 10, 3 | 100, 0.3 | 100, 3 |
     |---|---|---|---|---|---|---|
@@ -51,10 +51,11 @@ class Softmax(nn.Module):
     | `normal`, absorbed | 0.0003 | 2e-05 | 0.7 | 0.7 | 20 | 20 |
 
     Args:
-        method: how the expectation is taken (see `functional.class_posterior`); by default by the type of the value.
+        method: how to compute the expectation (see `functional.class_posterior`); by default the type of the value
+            chooses.
         dim: the dimension of the classes, if no layer is absorbed.
-        linear: an `nn.Linear`, or a convolution with kernels of size 1, to absorb. It stays a submodule, and is trained
-            as before.
+        linear: an `nn.Linear`, or a convolution with kernels of size 1, to absorb. It stays a submodule and trains as
+            before.
     """
 
     linear: nn.Module | None
@@ -77,7 +78,7 @@ class Softmax(nn.Module):
         return functional.linear_posterior(input, weight.flatten(1), bias, self.method)
 
     def extra_repr(self) -> str:
-        """What `print` shows of the layer."""
+        """The settings that `print` shows."""
         return f"method={self.method}, dim={self.dim}" if self.linear is None else f"method={self.method}"
 
 
@@ -97,8 +98,8 @@ def _require_linear(layer: nn.Module) -> None:
 class GumbelArgmax(nn.Module):
     r"""$\arg\max_k (X_k + \Gamma_k)$ with independent Gumbel noises, as a one-hot vector.
 
-    In this view the softmax is the expectation of an argmax. The layer goes on where `Softmax` ends: its moments are
-    those of the indicators of the classes.
+    The softmax is the expectation of this argmax. Unlike `Softmax`, other layers can follow: the moments are those of
+    the class indicators.
 
     >>> import torch, momentprop
     >>> layer = momentprop.nn.GumbelArgmax()
@@ -109,8 +110,9 @@ class GumbelArgmax(nn.Module):
 
     Args:
         dim: the dimension of the classes.
-        method: how the expectation is taken (see `functional.class_posterior`); by default by the type of the value.
-        gradient: of draws, as for `StochasticBinary`.
+        method: how to compute the expectation (see `functional.class_posterior`); by default the type of the value
+            chooses.
+        gradient: the gradient of draws, as for `StochasticBinary`.
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class GumbelArgmax(nn.Module):
         return functional.gumbel_argmax(input, self.dim, self.method, self.gradient, self.training)
 
     def extra_repr(self) -> str:
-        """What `print` shows of the layer."""
+        """The settings that `print` shows."""
         return f"dim={self.dim}, method={self.method}, gradient={self.gradient}"
 
 
@@ -137,15 +139,15 @@ class Maxout(nn.Module):
            variance=tensor([[0.6817, 0.6817]]))
 
     Args:
-        pieces: how many channels each unit has.
+        pieces: the number of channels per unit.
         dim: the dimension of the channels.
-        method: how more than two are compared (see `functional.maximum_of`).
+        method: how to compare more than two (see `functional.maximum_of`).
     """
 
     def __init__(self, pieces: int, dim: int = 1, method: Method | None = None) -> None:
         super().__init__()
         if pieces < 1:
-            raise ValueError(f"a maxout unit has at least 1 piece, but pieces is {pieces}")
+            raise ValueError(f"a maxout unit needs at least 1 piece, but pieces is {pieces}")
         self.pieces, self.dim, self.method = pieces, dim, method
 
     def forward(self, input: Any) -> Any:
@@ -153,5 +155,5 @@ class Maxout(nn.Module):
         return functional.maxout(input, self.pieces, self.dim, self.method)
 
     def extra_repr(self) -> str:
-        """What `print` shows of the layer."""
+        """The settings that `print` shows."""
         return f"pieces={self.pieces}, dim={self.dim}"

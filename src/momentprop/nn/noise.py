@@ -13,7 +13,7 @@ from momentprop.noise.named import mapped, noise
 
 
 class Noisy(nn.Module):
-    """A layer with a noise, which moves with the layer to another device or type. It is no part of its state."""
+    """A layer with a noise, which follows the layer to another device or type. Not saved in `state_dict`."""
 
     def __init__(self, given: str | Distribution) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Noisy(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        """What `print` shows of the layer."""
+        """The settings that `print` shows."""
         return f"noise={self.noise}"
 
 
@@ -60,8 +60,7 @@ class GaussianNoise(nn.Module):
     tensor([1.2500])
 
     Args:
-        std: the standard deviation: a number, a tensor that broadcasts to the input, or an `nn.Parameter`, which is
-            then learned.
+        std: the standard deviation: a number, a tensor that broadcasts to the input, or an `nn.Parameter` to learn.
     """
 
     std: Tensor | float
@@ -70,7 +69,7 @@ class GaussianNoise(nn.Module):
         super().__init__()
         smallest = float(std.detach().min()) if isinstance(std, Tensor) else std
         if not smallest >= 0:
-            raise ValueError(f"a standard deviation is not negative, but std is {smallest}")
+            raise ValueError(f"a standard deviation must not be negative, but std is {smallest}")
         if isinstance(std, Tensor) and not isinstance(std, nn.Parameter):
             self.register_buffer("std", std)
         else:
@@ -83,14 +82,14 @@ class GaussianNoise(nn.Module):
         return functional.add_noise(input, noise, self.training)
 
     def extra_repr(self) -> str:
-        """What `print` shows of the layer."""
+        """The settings that `print` shows."""
         if isinstance(self.std, Tensor):
             return f"std={self.std.item()}" if self.std.numel() == 1 else f"std of shape {tuple(self.std.shape)}"
         return f"std={self.std}"
 
 
 class MultiplicativeNoise(Noisy):
-    r"""$X Z$, or $X Z / E Z$ if it is to be `normalized`, with independent noise $Z$ for every element.
+    r"""$X Z$, or $X Z / E Z$ if `normalized`, with independent noise $Z$ for every element.
 
     >>> import torch, momentprop
     >>> x = momentprop.Normal(torch.ones(1), 0.5)
@@ -125,13 +124,13 @@ class MultiplicativeNoise(Noisy):
         return result / self.noise.mean.to(input.device, input.dtype) if self.normalized else result
 
     def extra_repr(self) -> str:
-        """What `print` shows of the layer."""
+        """The settings that `print` shows."""
         return f"{super().extra_repr()}, normalized={self.normalized}"
 
 
 def _rate(p: float) -> float:
     if not 0 <= p < 1:
-        raise ValueError(f"a dropout probability is at least 0 and less than 1, but p is {p}")
+        raise ValueError(f"a dropout probability must be at least 0 and less than 1, but p is {p}")
     return p
 
 
@@ -144,15 +143,17 @@ class NoisyActivation(Noisy):
     (tensor([0.4521]), tensor([0.5504]))
 
     Args:
-        function: a function or module with a rule on `Normal`; one without can be made by `momentprop.elementwise`.
+        function: a function or module with a rule on `Normal`; `momentprop.elementwise` makes one from any function.
         noise: a name (see `momentprop.noise.named.noise`) or a `torch.distributions.Distribution`. For the expectation
-            on tensors and on means, other noise than normal must have quantiles (`icdf`).
+            on tensors and means, noise other than normal must have quantiles (`icdf`).
     """
 
     def __init__(self, function: Callable[[Any], Any], noise: str | Distribution = "normal") -> None:
         super().__init__(noise)
         if not callable(function):
-            raise TypeError(f"the function of a noisy activation is called, but this is a {type(function).__name__}")
+            raise TypeError(
+                f"the function of a noisy activation must be callable, but this is a {type(function).__name__}"
+            )
         self.function = function
 
     def forward(self, input: Any) -> Any:
@@ -160,7 +161,7 @@ class NoisyActivation(Noisy):
         return functional.noisy_activation(input, self.function, self.noise, self.training)
 
     def extra_repr(self) -> str:
-        """What `print` shows of the layer."""
+        """The settings that `print` shows."""
         if isinstance(self.function, nn.Module):
             return super().extra_repr()
         return f"{getattr(self.function, '__name__', self.function)}, {super().extra_repr()}"

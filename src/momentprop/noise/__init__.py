@@ -1,1 +1,1 @@
-"""Noise: named distributions, and the gradients of draws."""
+"""Noise: named distributions, and gradients of draws."""

@@ -1,6 +1,6 @@
-r"""The noise $Z$ of latent variable models: named distributions, and what the units need to know of any other.
+r"""The noise $Z$ of latent variable models: named distributions, and the functions of any noise that units need.
 
-Every noise is taken as $Z = l + s Z_0$. Of $Z_0$ the units use the distribution function $F$ and, to average over the
+Every noise is written as $Z = l + s Z_0$. The units use the distribution function $F$ of $Z_0$ and, to average over the
 noise, its quantiles. These are functions of $t = \mathrm{logit}\,u$ instead of the probability $u$, so that neither
 tail is lost in rounding.
 """
@@ -20,7 +20,7 @@ from momentprop.distributions import GumbelDistribution, LogisticDistribution
 from momentprop.kernels.tails import cdf as normal_cdf
 
 LARGEST = 32.0
-"""Quantiles are asked for up to this $t$: beyond it are $10^{-14}$ of the noise."""
+"""The largest $t$ at which quantiles are evaluated: $10^{-14}$ of the noise lies beyond."""
 
 _NAMED: dict[str, Callable[[], Distribution]] = {
     "logistic": lambda: LogisticDistribution(0.0, 1.0, validate_args=False),
@@ -32,12 +32,12 @@ _NAMED: dict[str, Callable[[], Distribution]] = {
 
 
 def noise(given: str | Distribution) -> Distribution:
-    r"""The noise of a name, or a distribution as noise.
+    r"""The noise with a name, or a distribution as noise.
 
     The names are `"logistic"`, `"normal"`, `"laplace"` and `"gumbel"`, with location 0 and scale 1, and `"uniform"`, on
-    $[-\frac12, \frac12]$. A distribution must have a finite mean and variance; what else it must have, a distribution
-    function `cdf` for binary units say, is asked where it is used. The result does not check its arguments: the
-    distribution function of an exponential noise is wanted outside of its support too.
+    $[-\frac12, \frac12]$. A distribution must have a finite mean and variance; units check further needs, such as a
+    distribution function `cdf` for binary units, when they use it. The result does not check its arguments, since units
+    evaluate the distribution function of an exponential noise outside its support too.
 
     >>> noise("logistic")
     LogisticDistribution(loc: 0.0, scale: 1.0)
@@ -52,12 +52,12 @@ def noise(given: str | Distribution) -> Distribution:
     except NotImplementedError:
         finite = False
     if not finite:
-        raise ValueError(f"a noise has a finite mean and variance, but this {type(found).__name__} has not")
+        raise ValueError(f"a noise must have a finite mean and variance, but this {type(found).__name__} has not")
     return unchecked(found)
 
 
 def named(given: Any) -> Distribution:
-    """As `noise`, but a distribution is taken as it is: this is for where a compiler may be looking on."""
+    """As `noise`, but returns a distribution unchanged, so that compilers can trace it."""
     if isinstance(given, str):
         if given not in _NAMED:
             choices = ", ".join(map(repr, _NAMED))
@@ -67,7 +67,7 @@ def named(given: Any) -> Distribution:
         return _NAMED[given]()
     if not isinstance(given, Distribution):
         kind = type(given).__name__
-        raise TypeError(f"a noise is a name or a `torch.distributions.Distribution`, but this is a {kind}")
+        raise TypeError(f"a noise must be a name or a `torch.distributions.Distribution`, but this is a {kind}")
     if isinstance(given, Gumbel):
         return GumbelDistribution(given.loc, given.scale, validate_args=False)
     return given
@@ -80,7 +80,7 @@ def unchecked(noise: Distribution) -> Distribution:
 
 
 def mapped(given: Any, move: Callable[[Tensor], Tensor]) -> Any:
-    """A copy of a distribution, or of a part of one, with every tensor in it moved; it does not check its arguments."""
+    """A copy of a distribution, or of a part of one, with every tensor moved and without argument checks."""
     if isinstance(given, Tensor):
         return move(given)
     if isinstance(given, list):
@@ -89,7 +89,7 @@ def mapped(given: Any, move: Callable[[Tensor], Tensor]) -> Any:
         return given
     result = copy.copy(given)
     for name, part in vars(given).items():
-        setattr(result, name, part if name == "_inv" else mapped(part, move))  # of a transform, its inverse
+        setattr(result, name, part if name == "_inv" else mapped(part, move))  # a transform's cached inverse
     if isinstance(result, Distribution):
         result._validate_args = False
     return result
@@ -98,8 +98,8 @@ def mapped(given: Any, move: Callable[[Tensor], Tensor]) -> Any:
 _Function = Callable[[Tensor], Tensor]
 
 
-class Standard(NamedTuple):
-    """A noise as `loc` plus `scale` times a noise of which these functions are known."""
+class StandardNoise(NamedTuple):
+    """A noise as `loc` plus `scale` times a standard noise with these functions."""
 
     name: str
     loc: Tensor
@@ -110,19 +110,19 @@ class Standard(NamedTuple):
     kinks: tuple[Any, ...] = ()  # where the distribution function is not smooth
 
 
-def standard(noise: Distribution, like: Any) -> Standard:
-    """The noise in its own units, its parameters in the type and on the device of `like`."""
+def standard(noise: Distribution, like: Any) -> StandardNoise:
+    """The noise in standard units, with parameters of the type and device of `like`."""
 
     def as_like(tensor: Tensor) -> Tensor:
         return tensor.to(like.device, like.dtype)
 
     if isinstance(noise, Uniform):
         left, right = as_like(noise.low), as_like(noise.high)
-        return Standard("uniform", 0.5 * (left + right), right - left, *_UNIFORM, (-0.5, 0.5))
+        return StandardNoise("uniform", 0.5 * (left + right), right - left, *_UNIFORM, (-0.5, 0.5))
     for kind, name, functions in _CLOSED:
         if isinstance(noise, kind):
             parameters: Any = noise
-            return Standard(name, as_like(parameters.loc), as_like(parameters.scale), *functions)
+            return StandardNoise(name, as_like(parameters.loc), as_like(parameters.scale), *functions)
     loc, scale = as_like(noise.mean), as_like(noise.variance.sqrt())
     ends = [getattr(noise.support, name, None) for name in ("lower_bound", "upper_bound")]
     low, high = (None if end is None else as_like(torch.as_tensor(end)) for end in ends)
@@ -138,11 +138,11 @@ def standard(noise: Distribution, like: Any) -> Standard:
         return torch.logit(cdf(x), eps=math.exp(-LARGEST))
 
     kinks = tuple((end - loc) / scale for end in (low, high) if end is not None)
-    return Standard("other", loc, scale, cdf, quantile, position, kinks)
+    return StandardNoise("other", loc, scale, cdf, quantile, position, kinks)
 
 
 def _within(x: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:
-    """Clipped to the support, outside of which torch does not know its distribution functions."""
+    """Clip to the support, outside which torch does not define its distribution functions."""
     if low is not None:
         x = torch.maximum(x, low)
     return x if high is None else torch.minimum(x, high)
@@ -152,7 +152,7 @@ def _asked(noise: Distribution, method: str, what: str, argument: Tensor) -> Ten
     try:
         answer: Tensor = getattr(noise, method)(argument)
     except NotImplementedError:
-        raise ValueError(f"this takes a noise with a {what}, but {type(noise).__name__} has no `{method}`") from None
+        raise ValueError(f"this needs a noise with a {what}, but {type(noise).__name__} has no `{method}`") from None
     return answer
 
 
@@ -161,7 +161,7 @@ def _identity(t: Tensor) -> Tensor:
 
 
 def _magnitude(x: Tensor) -> Tensor:
-    """The absolute value, with a derivative of one side at zero instead of none."""
+    """The absolute value, with a one-sided derivative at zero instead of none."""
     return torch.where(x > 0, x, -x)
 
 

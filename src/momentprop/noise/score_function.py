@@ -3,8 +3,8 @@ r"""The score function estimator of gradients through units that were drawn.
 For draws $y \sim p_\theta$ and a loss $L$ that may depend on $\theta$ itself,
 $$\nabla E[L] = E[\nabla L + (L - b)\,\nabla\log p_\theta(y)]$$
 for any baseline $b$ that does not depend on the draws (Williams 1992, "REINFORCE"). A unit cannot know the loss, so it
-leaves the logarithm of the probability of its draws with the `ScoreFunction` that is entered, which makes the estimate
-once the losses are known.
+adds the logarithm of the probability of its draws to the active `ScoreFunction`, which computes the estimate once the
+losses are known.
 """
 
 from torch import Tensor
@@ -24,9 +24,9 @@ class ScoreFunction:
     >>> model[0].weight.grad.shape
     torch.Size([3, 4])
 
-    The estimate is unbiased, other than that of the straight-through gradient, but its variance grows with the number
-    of units; a baseline near the mean loss lowers it. (The batch mean used above depends on the draws: its bias is that
-    of one part in the size of the batch.)
+    Unlike the straight-through gradient, the estimate is unbiased, but its variance grows with the number of units; a
+    baseline near the mean loss lowers it. (The batch mean above depends on the draws, which causes a bias of one part
+    in the size of the batch.)
     """
 
     def __init__(self) -> None:
@@ -44,10 +44,9 @@ class ScoreFunction:
         """The losses, with the gradient of the estimator.
 
         Args:
-            losses: one for each example, or for each group of draws that are independent of the others': the shape is
-                that of the first dimensions of what the units gave. A single number is right too, but its estimate
-                varies more.
-            baseline: is subtracted from the losses that the scores are weighed by.
+            losses: one for each example, or for each independent group of draws; the shape is that of the first
+                dimensions of the units' outputs. A single number works too, but its estimate varies more.
+            baseline: a number to subtract from the losses that weight the scores.
         """
         advantage = (losses - baseline).detach()
         result = losses
@@ -67,11 +66,11 @@ def _summed(log_probability: Tensor, losses: Tensor) -> Tensor:
 
 
 def leave(log_probability: Tensor) -> None:
-    """Leave the logarithm of the probability of a draw with the estimator that is entered."""
+    """Add the logarithm of the probability of a draw to the active estimator."""
     if _ENTERED:
         _ENTERED[-1].log_probabilities.append(log_probability)
     elif log_probability.requires_grad:
         raise RuntimeError(
-            "a unit with gradient='score' was drawn outside of a `ScoreFunction`, where its gradient would be lost: "
-            "write `with momentprop.nn.ScoreFunction() as score:` round the model, or run it under `torch.no_grad()`"
+            "a unit with gradient='score' was drawn outside a `ScoreFunction`, where its gradient would be lost: "
+            "write `with momentprop.nn.ScoreFunction() as score:` around the model, or run it under `torch.no_grad()`"
         )

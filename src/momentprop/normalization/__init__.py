@@ -1,4 +1,4 @@
-"""The statistics of a data set, one pixel through a network, and what they are good for: scaling and normalization."""
+"""Statistics of a data set, carried through a network as one pixel: for scaling weights and for normalization."""
 
 from momentprop.normalization.folding import fold as fold
 from momentprop.normalization.initialization import Initialization as Initialization

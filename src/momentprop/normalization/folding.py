@@ -1,4 +1,4 @@
-"""Analytic normalization folded into the weights: a plain network for inference."""
+"""Folds analytic normalization into the weights, which gives a plain network for inference."""
 
 import copy
 from typing import Any
@@ -20,8 +20,8 @@ _BATCH_NORMS: dict[int, type[nn.Module]] = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d
 def fold(model: nn.Module) -> nn.Module:
     r"""A plain copy of a normalized model, in evaluation mode, with the same outputs.
 
-    The statistics of the present weights are folded into the layer before each `AnalyticNorm`, which gets its bias
-    back; where there is no such layer, a batch normalization with fixed statistics takes its place.
+    The statistics of the current weights are folded into the layer before each `AnalyticNorm`, which gets its bias
+    back. Without such a layer, a batch normalization with fixed statistics replaces the `AnalyticNorm`.
 
     >>> import torch, momentprop
     >>> statistics = momentprop.Statistics(torch.zeros(2), torch.ones(2))
@@ -33,7 +33,7 @@ def fold(model: nn.Module) -> nn.Module:
     )
 
     Args:
-        model: what `momentprop.normalize` gave, trained perhaps.
+        model: a model made by `momentprop.normalize`, trained or not.
     """
     if not hasattr(model, LOC):
         raise UserError("there is nothing to fold: the model was not made by `momentprop.normalize`")
@@ -54,7 +54,7 @@ def fold(model: nn.Module) -> nn.Module:
 
 
 def _folded(model: nn.Module, norm: AnalyticNorm, dims: list[int], followers: Followers) -> nn.Module:
-    """The model with one normalization less."""
+    """The model with one normalization folded away."""
     assert norm.normalizer is not None
     layers = [layer for layer, found in followers.of_layers.items() if norm in found]
     calls = followers.of_layers[layers[0]] if layers else []
@@ -71,7 +71,7 @@ def _folded(model: nn.Module, norm: AnalyticNorm, dims: list[int], followers: Fo
 
 
 def _batch_norm(norm: AnalyticNorm, normalizer: Normalizer, dims: int) -> nn.Module:
-    """A batch normalization that does what an analytic one does now."""
+    """A batch normalization with the current statistics of an analytic one."""
     if dims not in _BATCH_NORMS or (norm.dim != 1 and dims > 2):
         raise UserError("a normalization of the last of several dimensions can only be folded into the layer before it")
     made: Any = _BATCH_NORMS[dims](norm.channels, eps=norm.eps).to(normalizer.scale.device, normalizer.scale.dtype)
@@ -84,8 +84,8 @@ def _batch_norm(norm: AnalyticNorm, normalizer: Normalizer, dims: int) -> nn.Mod
 
 
 def _require_same(before: Any, after: Any) -> None:
-    """The statistics of the outputs tell whether something else has used the outputs of a layer."""
+    """Compare the statistics of the outputs: they differ if something else has used the outputs of a layer."""
     pairs = list(zip(pytree.tree_leaves(before), pytree.tree_leaves(after), strict=True))
     largest = max(float(old.abs().max()) for old, _ in pairs)
     if not all(torch.allclose(old, new, rtol=1e-3, atol=1e-3 * largest) for old, new in pairs):
-        raise UserError("the model cannot be folded: it uses the outputs of a layer also before they are normalized")
+        raise UserError("the model cannot be folded: it also uses the outputs of a layer before they are normalized")

@@ -1,4 +1,4 @@
-"""Initialization: weights scaled front to back so that the outputs of every layer have mean 0 and variance 1."""
+"""Initialization: scales weights front to back, so that the outputs of every layer have mean 0 and variance 1."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,7 +23,7 @@ LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
 
 @dataclass
 class Layer:
-    """What was done to a layer: the statistics of its outputs before, one for each channel, and the change in words."""
+    """The change of a layer in words, and the statistics of its outputs before it, one for each channel."""
 
     path: str
     mean: Tensor | None
@@ -33,7 +33,7 @@ class Layer:
 
 @dataclass
 class Initialization:
-    """What `initialize` did, layer by layer in the order of their calls; `print` shows it as a table."""
+    """The report of `initialize`, layer by layer in the order of their calls; `print` shows it as a table."""
 
     method: str
     layers: list[Layer]
@@ -54,14 +54,14 @@ def _range(channels: Tensor | None) -> str:
 def initialize(
     model: nn.Module, statistics: Statistics | Tensor, method: Literal["analytic", "batch"] = "analytic"
 ) -> Initialization:
-    r"""Scale the layers of a model so that each has outputs of mean 0 and variance 1 in every channel, and report it.
+    r"""Scale the layers of a model so that the outputs of each have mean 0 and variance 1 in every channel.
 
     Front to back, the weights and the bias $w, b$ of each linear layer and convolution become $w/\sigma$ and
-    $(b - \mu)/\sigma$, with the mean and the deviation of its outputs over the data set and all positions. By
-    `"analytic"` these are carried through the network as one pixel; by `"batch"` they are those of a batch of inputs,
-    where noise has its mean (the paper's re-initialization "with BN"). The model is changed in place, in evaluation
-    mode. A layer without a bias is only scaled, one that is called several times is set by its first call, a constant
-    channel is not scaled, and everything else is left alone.
+    $(b - \mu)/\sigma$, with the mean and the deviation of its outputs over the data set and all positions. The
+    method `"analytic"` carries these through the network as one pixel; `"batch"` measures them on a batch of inputs,
+    with noise replaced by its mean (the paper's re-initialization "with BN"). The model is changed in place, in
+    evaluation mode. A layer without a bias is only scaled, a layer called several times is set by its first call, a
+    constant channel is not scaled, and everything else stays unchanged.
 
     >>> import torch, momentprop
     >>> images = torch.rand(100, 1, 8, 8)
@@ -76,7 +76,7 @@ def initialize(
 
     Args:
         model: any module of one input. For `"analytic"` its operations need rules for one pixel.
-        statistics: of the inputs, as `input_statistics` gives them, or for `"batch"` a batch of inputs.
+        statistics: the statistics of the inputs, from `input_statistics`, or for `"batch"` a batch of inputs.
         method: `"analytic"` or `"batch"`.
     """
     if method not in ("analytic", "batch"):
@@ -88,23 +88,23 @@ def initialize(
     given: Any = as_input(model, statistics) if method == "analytic" else statistics
     walk = _Walk(model)
     with walk, evaluating(model), suspended():
-        # by its method: a hook of a normalized model would compute statistics, and change what its layers are fed
+        # not `model(given)`: a hook of a normalized model would compute statistics, and change its layers' inputs
         (model if isinstance(model, LAYERS) else model.forward)(given)
     return Initialization(method, walk.report())
 
 
 class _Walk:
-    """Sets every layer when it is called first, while it is entered."""
+    """A context in which the first call of every layer sets that layer."""
 
     def __init__(self, model: nn.Module) -> None:
         self.paths = {module: path for path, module in model.named_modules() if isinstance(module, LAYERS)}
         self.norms = [module for module in model.modules() if isinstance(module, AnalyticNorm)]
         self.done: dict[nn.Module, Layer] = {}
-        self.before = [(p, p.clone()) for layer in self.paths for p in layer.parameters()]  # to undo half of a walk
+        self.before = [(p, p.clone()) for layer in self.paths for p in layer.parameters()]  # to undo a walk that fails
         self.handles: list[Any] = []
 
     def __enter__(self) -> None:
-        for norm in self.norms:  # their inputs are standard, once the layers before them are set
+        for norm in self.norms:  # their inputs have mean 0 and variance 1 once the layers before them are set
             like = next(iter(norm.parameters()), torch.empty(0))
             norm.meet(like.new_zeros(norm.channels), like.new_ones(norm.channels))
         self.handles = [layer.register_forward_hook(self._set) for layer in self.paths]
@@ -119,7 +119,7 @@ class _Walk:
             norm.forget()
 
     def report(self) -> list[Layer]:
-        """What was done to every layer."""
+        """The changes of all layers."""
         missed = [
             Layer(path, None, None, "never called") for module, path in self.paths.items() if module not in self.done
         ]
@@ -146,7 +146,7 @@ class _Walk:
 
 
 def _moments(output: Any, dim: int) -> tuple[Tensor, Tensor]:
-    """Mean and variance of each channel of a batch or of statistics."""
+    """Mean and variance of each channel, of a batch or from statistics."""
     last = output.movedim(dim, -1)
     if isinstance(output, Statistics):
         return channels_of(last.reshape(-1, last.shape[-1]))
@@ -161,16 +161,16 @@ def _words(layer: Any, variance: Tensor) -> str:
 
 
 def _rescale(layer: Any, path: str, shift: Tensor, scale: Tensor) -> None:
-    """Make the outputs of a layer what they are less `shift`, which is zero if it has no bias, times `scale`."""
+    """Subtract `shift` (zero if the layer has no bias) from the outputs of a layer, then multiply by `scale`."""
     if parametrize.is_parametrized(layer):
-        raise UserError(f"the weight of layer {path!r} is parametrized, so that it cannot be scaled")
+        raise UserError(f"the weight of layer {path!r} is parametrized, so it cannot be scaled")
     layer.weight.mul_(per_output(layer, scale))
     if layer.bias is not None:
         layer.bias.copy_((layer.bias - shift) * scale)
 
 
 def per_output(layer: Any, scale: Tensor) -> Tensor:
-    """A factor for each output channel in a shape that multiplies the weight."""
+    """A factor for each output channel, in a shape that broadcasts to the weight."""
     scale = scale.to(layer.weight.dtype)
     ones = [1] * (layer.weight.ndim - 2)
     if not isinstance(layer, TRANSPOSED):

@@ -1,4 +1,4 @@
-"""The statistics of a data set, estimated in one pass over its inputs."""
+"""Estimates the statistics of a data set in one pass over its inputs."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -25,8 +25,8 @@ def input_statistics(inputs: Tensor | Iterable[Any]) -> Statistics:
     tensor([ 9.5000, 13.5000])
 
     Args:
-        inputs: a tensor of examples, or batches of them: a `DataLoader`, say, or any iterable of tensors or of tuples
-            that begin with a tensor. The channels are dimension 1; of inputs in two dimensions they are the features.
+        inputs: a tensor of examples, or batches of them: a `DataLoader`, or any iterable of tensors or of tuples that
+            begin with a tensor. The channels are dimension 1; in inputs of two dimensions they are the features.
     """
     count, mean, squares = 0, torch.zeros(()), torch.zeros(())
     kind, device = torch.get_default_dtype(), torch.device("cpu")
@@ -42,7 +42,7 @@ def input_statistics(inputs: Tensor | Iterable[Any]) -> Statistics:
         squares = squares.to(device) + variance * new + away * away * (count * new / total)
         count = total
     if count == 0:
-        raise ValueError("there are no inputs to take the statistics of")
+        raise ValueError("there are no inputs to compute statistics from")
     if not bool(torch.isfinite(squares).all()):
         raise ValueError(f"{named_channels(~torch.isfinite(squares))} not finite: the inputs have NaN or infinities")
     return Statistics(mean.to(kind), (squares / count).to(kind))
@@ -58,7 +58,7 @@ def _batches(inputs: Any) -> Iterator[Tensor]:
                 f"a batch is a tensor, or a tuple that begins with one, but this is a {type(given).__name__}"
             )
         if not batch.is_floating_point():
-            raise TypeError(f"inputs must be floating-point, as the network takes them, but are {batch.dtype}")
+            raise TypeError(f"inputs must be floating-point, as for the network, but are {batch.dtype}")
         if batch.ndim < 2:
             raise ValueError(f"a batch has the dimensions (examples, channels, ...), but this has {tuple(batch.shape)}")
         if batch.numel():

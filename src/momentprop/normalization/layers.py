@@ -1,4 +1,4 @@
-"""Normalization layers put into an existing model, and fed by a pass of one pixel before every forward pass."""
+"""Adds normalization layers to a model; a pass of one pixel before every forward pass feeds them."""
 
 import copy
 from collections import OrderedDict
@@ -31,11 +31,11 @@ class Normalized(nn.Sequential):
 def normalize(model: nn.Module, statistics: Statistics) -> nn.Module:
     r"""A copy of a model in which every linear layer and convolution is followed by a `momentprop.nn.AnalyticNorm`.
 
-    A batch normalization is replaced, and its scale and shift are kept; elsewhere a layer `fc` becomes `fc.layer` and
-    `fc.norm`. A layer that is normalized has no bias any more. Before every forward pass of the whole model, a pass of
-    one pixel computes the statistics of the present weights, noise included as it acts in training; the gradients of
-    the loss flow through them. So the model is trained as any other, by any method; `momentprop.fold` turns it into a
-    plain network.
+    It replaces each batch normalization and keeps its scale and shift; elsewhere a layer `fc` becomes `fc.layer` and
+    `fc.norm`. A normalized layer loses its bias. Before every forward pass of the whole model, a pass of one pixel
+    computes the statistics of the current weights, including noise as it acts in training. The gradients of the loss
+    flow through them, so the model trains like any other, by any method. `momentprop.fold` turns it into a plain
+    network.
 
     >>> import torch, momentprop
     >>> images = torch.rand(100, 1, 8, 8)
@@ -48,9 +48,9 @@ def normalize(model: nn.Module, statistics: Statistics) -> nn.Module:
     True
 
     Args:
-        model: any module of one input whose operations have rules for one pixel. One that has `AnalyticNorm`s keeps
-            them, and only gets the statistics.
-        statistics: of the inputs, as `momentprop.input_statistics` gives them.
+        model: any module of one input whose operations have rules for one pixel. A model that has `AnalyticNorm`s
+            keeps them, and only gets the statistics.
+        statistics: the statistics of the inputs, from `momentprop.input_statistics`.
     """
     model = copy.deepcopy(model)
     followers = Followers(model, as_input(model, statistics))
@@ -75,10 +75,10 @@ def _like_batch_norm(norm: _BatchNorm) -> AnalyticNorm:
 
 
 def attach(model: nn.Module, statistics: Statistics) -> None:
-    """Make a model that has `AnalyticNorm`s compute their statistics from those of its inputs, before every pass."""
+    """Let a model with `AnalyticNorm`s compute their statistics from those of its inputs before every pass."""
     for path, module in model.named_modules():
         if path and any(isinstance(hook, _Refresh) for hook in module._forward_pre_hooks.values()):
-            raise UserError(f"module {path!r} is normalized already, as a model of its own: normalize the whole only")
+            raise UserError(f"module {path!r} is already normalized as a separate model: normalize only the whole")
     pixel = as_input(model, statistics)
     for name, part in ((LOC, pixel.loc), (VARIANCE, pixel.variance)):
         if isinstance(getattr(model, name, None), Tensor):
@@ -91,7 +91,7 @@ def attach(model: nn.Module, statistics: Statistics) -> None:
 
 
 def detach(model: nn.Module) -> None:
-    """Undo what `attach` did, but for the buffers."""
+    """Undo `attach`, except for the buffers."""
     hooks: Sequence[dict[int, Any]] = (model._forward_pre_hooks, model._forward_hooks)
     for some in hooks:
         for key in [key for key, hook in some.items() if isinstance(hook, _Refresh) or hook is _settle]:
@@ -99,7 +99,7 @@ def detach(model: nn.Module) -> None:
 
 
 class _Refresh:
-    """Before a forward pass: one pixel passes the model, so that its `AnalyticNorm`s meet their statistics."""
+    """A hook before a forward pass: sends one pixel through the model, so that its `AnalyticNorm`s get statistics."""
 
     def __init__(self, dims: int) -> None:
         self.dims = dims
@@ -113,7 +113,7 @@ class _Refresh:
                 model(self.pixel(model))
 
     def pixel(self, model: nn.Module) -> Statistics:
-        """The statistics of the inputs; noise acts on them as in training."""
+        """The statistics of the inputs, on which noise acts as in training."""
         shape = [1, -1] + [1] * self.dims
         loc, variance = (getattr(model, name).reshape(shape) for name in (LOC, VARIANCE))
         kind = torch.promote_types(loc.dtype, torch.float32)
@@ -121,7 +121,7 @@ class _Refresh:
 
 
 def pixel_of(model: nn.Module) -> Statistics:
-    """The statistics of the inputs of a normalized model, as they pass it."""
+    """The pixel that passes a normalized model: the statistics of its inputs."""
     (hook,) = (hook for hook in model._forward_pre_hooks.values() if isinstance(hook, _Refresh))
     return hook.pixel(model)
 
@@ -135,9 +135,10 @@ def _norms(model: nn.Module) -> list[AnalyticNorm]:
 
 
 def _settle(model: nn.Module, args: Any, output: Any) -> None:
-    """After a pass: the statistics stay, since checkpointing runs modules once more in the backward pass.
+    """A hook after a pass: keeps the statistics, since checkpointing runs modules again in the backward pass.
 
-    In a compiled graph, where that is done by the compiler, they are forgotten, so that they are no result of it.
+    A compiler does the checkpointing itself. There the statistics are dropped, so that they are not outputs of the
+    graph.
     """
     for norm in _norms(model):
         norm.meeting = False
@@ -146,7 +147,7 @@ def _settle(model: nn.Module, args: Any, output: Any) -> None:
 
 
 def _require_spread(model: nn.Module) -> None:
-    """Refuse a model in which a channel that is to be normalized is constant, or not finite."""
+    """Raise an error if a channel to be normalized is constant or not finite."""
     with torch.no_grad(), suspended():
         model(pixel_of(model))
     for path, module in model.named_modules():
@@ -160,12 +161,12 @@ def _require_spread(model: nn.Module) -> None:
 
 
 class Followers:
-    """Which normalization directly follows each call of each layer, found by a pass of one pixel."""
+    """Finds, by a pass of one pixel, the normalization that directly follows each call of each layer."""
 
     def __init__(self, model: nn.Module, pixel: Statistics) -> None:
         self.calls: list[tuple[Any, Any, Any, int]] = []
         self.of_layers: dict[Any, list[nn.Module | None]] = {}
-        self.norms: dict[nn.Module, list[int]] = {}  # and the number of dimensions of each of their inputs
+        self.norms: dict[nn.Module, list[int]] = {}  # with the number of dimensions of each of their inputs
         handles = [
             module.register_forward_hook(self._layer)
             if isinstance(module, LAYERS)
@@ -188,12 +189,12 @@ class Followers:
     def _norm(self, norm: nn.Module, args: Any) -> None:
         self.norms.setdefault(norm, []).append(args[0].ndim)
         for layer, output, loc, call in self.calls:
-            if args[0] is output and output.loc is loc:  # an operation in place makes other components
+            if args[0] is output and output.loc is loc:  # an in-place operation makes new components
                 self.of_layers[layer][call] = norm
 
 
 def replaced(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
-    """Put a module in the place of another one, wherever that is; the result is the model, or its replacement."""
+    """Replace a module wherever it occurs; return the model, or `new` if the model itself is replaced."""
     for parent in list(model.modules()):
         if parent is new:
             continue

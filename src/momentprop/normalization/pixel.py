@@ -1,4 +1,4 @@
-"""One pixel through a network: the statistics of a data set at every module."""
+"""Sends one pixel through a network: the statistics of a data set at every module."""
 
 import contextlib
 from collections.abc import Iterator
@@ -24,9 +24,9 @@ _SPATIAL = {
 def dataset_statistics(model: nn.Module, statistics: Statistics) -> dict[str, Any]:
     """The statistics of a data set at every module of a network, from those of its inputs, in one pass of one pixel.
 
-    The keys are the paths of the modules, and `path#2` for the second call of one; under the empty path is the output.
-    The statistics are of shape (channels,), and gradients flow through them. The model is run in the mode it is in, and
-    left as it was: in training mode dropout acts, and batch normalization normalizes by the statistics.
+    The keys are the paths of the modules, with `path#2` for a second call; the empty path holds the output. The
+    statistics have the shape (channels,), and gradients flow through them. The model runs in its current mode and stays
+    unchanged: in training mode dropout acts, and batch normalization uses the statistics.
 
     >>> import torch, momentprop
     >>> from torch import nn
@@ -38,7 +38,7 @@ def dataset_statistics(model: nn.Module, statistics: Statistics) -> dict[str, An
     Args:
         model: any module of one input whose operations have a rule for one pixel: convolutions, linear layers, pooling,
             normalizations, elementwise operations, noise. Attention and recurrence have none.
-        statistics: of the inputs, as `input_statistics` gives them.
+        statistics: the statistics of the inputs, from `input_statistics`.
     """
     recording = Recording(model, Statistics, True, lambda _, tree: pytree.tree_map(_channels, tree, is_leaf=_is_value))
     with recording, batches_uncounted(model), suspended():
@@ -47,7 +47,7 @@ def dataset_statistics(model: nn.Module, statistics: Statistics) -> dict[str, An
 
 
 def as_input(model: nn.Module, statistics: Any) -> Statistics:
-    """The statistics as a batch of one input of one pixel, with as many dimensions as the model's layers expect."""
+    """The statistics as a batch of one input of one pixel, with the number of dimensions that the model expects."""
     if not isinstance(statistics, Statistics):
         raise TypeError(
             f"the statistics of the inputs are unknown: a {type(statistics).__name__} was given in place of "
@@ -62,13 +62,13 @@ def as_input(model: nn.Module, statistics: Any) -> Statistics:
 
 
 def spatial_dims(model: nn.Module, channels: int) -> int:
-    """How many spatial dimensions the inputs of a model have, by the first of its layers that tells."""
+    """The number of spatial dimensions of a model's inputs, from the first layer that determines it."""
     for module in model.modules():
         for dims, kinds in _SPATIAL.items():
             if isinstance(module, kinds):
                 return dims
         if isinstance(module, nn.Linear):
-            return 0 if module.in_features == channels else 2  # the pixels of an image, which are flattened
+            return 0 if module.in_features == channels else 2  # the flattened pixels of an image
     return 0
 
 
@@ -77,7 +77,7 @@ def _is_value(x: Any) -> bool:
 
 
 def _channels(x: Any) -> Any:
-    """The statistics as those of channels, wherever their dimension is."""
+    """The statistics per channel, whichever dimension holds the channels."""
     if not isinstance(x, Statistics):
         return x
     if sum(size > 1 for size in x.shape) <= 1:
@@ -87,7 +87,7 @@ def _channels(x: Any) -> Any:
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, and each of its modules back into the mode it was in."""
+    """Put a model into evaluation mode, and restore the mode of each module afterwards."""
     training = {module: module.training for module in model.modules()}
     try:
         model.eval()
@@ -99,7 +99,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def batches_uncounted(model: nn.Module) -> Iterator[None]:
-    """Leave the count of the batches that normalizations have seen as it was."""
+    """Restore the number of batches that normalizations have counted."""
     counts: list[tuple[Tensor, Tensor]] = []
     for module in model.modules():
         if isinstance(module, _NormBase) and module.training and module.num_batches_tracked is not None:

@@ -1,10 +1,9 @@
 r"""Every approximation of the paper, as functions of a mean and a variance, with the errata corrected.
 
-"Feed-forward Uncertainty Propagation in Belief and Neural Networks" (Shekhovtsov, Flach, Busta). Here
-$a = \mu/\sigma$, $S$ is the logistic function, $\sigma_S^2 = \pi^2/3$ its variance as a distribution, and $\Phi$
-and $\varphi$ are the standard normal distribution function and density. The rules of `Logistic` and `Fitted` are made
-of these functions; the rules of `Normal` are more accurate and do not use them. Where the paper prints a wrong formula,
-the docstring says so.
+"Feed-forward Uncertainty Propagation in Belief and Neural Networks" (Shekhovtsov, Flach, Busta). Here $a = \mu/\sigma$,
+$S$ is the logistic function, $\sigma_S^2 = \pi^2/3$ its variance as a distribution, and $\Phi$ and $\varphi$ are the
+standard normal distribution function and density. The rules of `Logistic` and `Fitted` use these functions; the rules
+of `Normal` are more accurate and do not. The docstring says so where the paper prints a wrong formula.
 """
 
 from momentprop.paper.logistic import ap1 as ap1

@@ -33,6 +33,6 @@ def max_fitted(mean1: Tensor, variance1: Tensor, mean2: Tensor, variance2: Tenso
     s, a, _ = compare(mean1, mean2, variance1 + variance2)
     first = torch.sigmoid(a * math.sqrt(LOGISTIC_VARIANCE))
     second = torch.sigmoid(-a * math.sqrt(LOGISTIC_VARIANCE))
-    top = torch.where(a > 0, mean1, mean2)  # the part of the loser, taken from the difference, survives infinite means
+    top = torch.where(a > 0, mean1, mean2)  # with the loser's part taken from the difference, infinite means work
     mean = top + s * (density(a) - torch.where(a > 0, a * second, -a * first))
     return Moments(mean, variance1 * rectified_variance_fitted(a) + variance2 * rectified_variance_fitted(-a))

@@ -2,7 +2,7 @@ r"""The class posterior $q(y) = E\,\mathrm{softmax}(X)_y$ (paper, "Softmax"), as
 
 Written with independent $X_k$ of mean $\mu_k$ and variance $\sigma_k^2$, and $\sigma_S^2 = \pi^2/3$. For 100 and more
 classes and variances up to 1, all but the centred form are further from the truth than the softmax of the means. (The
-main text speaks of i.i.d. logistic noise; only the normal form assumes that, the logistic one takes the multivariate
+main text assumes i.i.d. logistic noise; only the normal form does so, while the logistic form uses the multivariate
 logistic distribution.)
 """
 
@@ -82,13 +82,13 @@ def log_cdf(x: Tensor) -> Tensor:
 
 
 def _rivals(mean: Tensor, variance: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """A few classes at a time, along a new dimension of their own."""
+    """A few classes at a time, along a new dimension."""
     means, variances = mean.unsqueeze(-2).split(_TOGETHER, -1), variance.unsqueeze(-2).split(_TOGETHER, -1)
     return list(zip(means, variances, strict=True))
 
 
 def _sum_over_rivals(term: Callable[..., Tensor], mean: Tensor, variance: Tensor, level: Tensor) -> Tensor:
-    """For each class the sum of a term over all classes, each computed anew in the backward pass instead of saved."""
+    """For each class the sum of a term over all classes; the backward pass recomputes terms instead of saving them."""
 
     def kernel(*inputs: Tensor) -> Moments:
         total = term(*inputs).sum(-1)

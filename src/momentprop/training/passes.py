@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from momentprop.calibration import Calibration
-from momentprop.calibration.wrapper import Calibrated
+from momentprop.calibration.calibrated_module import Calibrated
 from momentprop.normalization.pixel import evaluating
 from momentprop.propagate import propagate
 from momentprop.training.distributed import Ranks

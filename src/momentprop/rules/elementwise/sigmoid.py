@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from momentprop.dispatch import rule
-from momentprop.kernels.centred import Change, Local, centred
 from momentprop.kernels.compose import chosen, rescaled
 from momentprop.kernels.fuse import Moments, Partials
+from momentprop.kernels.hermite import Change, Local, centred
 from momentprop.kernels.logistic import logistic_expectations, logistic_jump
 from momentprop.kernels.nodes import HERMITE
 from momentprop.values import Normal

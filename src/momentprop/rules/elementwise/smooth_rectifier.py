@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop.dispatch import rule
-from momentprop.kernels.centred import Change, Local
 from momentprop.kernels.compose import rescaled
 from momentprop.kernels.fuse import Moments
 from momentprop.kernels.gated import MISH, SILU
+from momentprop.kernels.hermite import Change, Local
 from momentprop.kernels.nodes import HERMITE, hermite
 from momentprop.kernels.smooth_rectifier import remainder, smooth_rectifier
 from momentprop.values import Normal

@@ -12,15 +12,15 @@ from momentprop import paper
 from momentprop.dispatch import rule
 from momentprop.distributions import LOGISTIC_VARIANCE
 from momentprop.functional import noise as injected
-from momentprop.functional import units
+from momentprop.functional import stochastic_units as units
 from momentprop.functional.noise import noise_moments
 from momentprop.functional.posterior import PosteriorMethod
-from momentprop.functional.units import Gradient, LogisticMethod, as_method, between
+from momentprop.functional.stochastic_units import Gradient, LogisticMethod, as_method, between
 from momentprop.kernels.bernoulli import bernoulli_laplace, bernoulli_quadrature, bernoulli_uniform
 from momentprop.kernels.fuse import Kernel, Moments, fused
 from momentprop.kernels.logistic import bernoulli_logistic
 from momentprop.kernels.probit import bernoulli_probit
-from momentprop.noise.named import Standard, named, standard
+from momentprop.noise.named import StandardNoise, named, standard
 from momentprop.rules.reductions.softmax import log_posterior
 from momentprop.values import Certain, Fitted, Logistic, Mean, Normal, Sample
 
@@ -78,7 +78,7 @@ def _default(input: Normal, noise: str) -> LogisticMethod:
     return "ap2b" if noise == "logistic" and isinstance(input, Logistic | Fitted) else "exact"
 
 
-def _kernel(noise: Standard, method: str) -> tuple[Kernel, Callable[[Tensor], Tensor] | None]:
+def _kernel(noise: StandardNoise, method: str) -> tuple[Kernel, Callable[[Tensor], Tensor] | None]:
     """The kernel of a method, and its limit at zero variance, where that is the unit's own probability."""
     if method == "exact":
         return _EXACT.get(noise.name) or bernoulli_quadrature(noise.cdf, noise.kinks), noise.cdf

@@ -10,7 +10,7 @@ from momentprop import paper
 from momentprop.dispatch import rule
 from momentprop.distributions import LOGISTIC_VARIANCE
 from momentprop.functional.posterior import PosteriorMethod
-from momentprop.kernels import correlated
+from momentprop.kernels import correlated_logits as correlated
 from momentprop.kernels import softmax as kernels
 from momentprop.kernels.fuse import fused
 from momentprop.paper.softmax import log_cdf
@@ -49,8 +49,8 @@ def linear_posterior(
 ) -> Categorical:
     r"""The class posterior of correlated logits: $\mathrm{Var}[X_k - X_y] = \sum_i (w_{ki} - w_{yi})^2\sigma_i^2$.
 
-    See `kernels.correlated` for what the methods make of it. `simplified`, `centred` and, beyond 64 classes, `fast`
-    take every logit relative to the average logit.
+    See `kernels.correlated_logits` for what the methods make of it. `simplified`, `centred` and, beyond 64 classes,
+    `fast` take every logit relative to the average logit.
 
     Error: race 1e-6 nats for 2 classes; beyond as measured in `momentprop.nn.Softmax`
     Source: paper, "Softmax" (commented out in its source); the Gumbel race

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from momentprop.dispatch import find, rule
-from momentprop.functional.units import Gradient, LogisticMethod, between
+from momentprop.functional.stochastic_units import Gradient, LogisticMethod, between
 from momentprop.kernels.constants import constant
 from momentprop.kernels.fuse import fused
 from momentprop.kernels.textbook_rectifier import leaky_rectifier

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking.words import NONE, brief_worth, number
+from momentprop.checking.formatting import NONE, brief_worth, number
 from momentprop_experiments.drawing import LINES, draw, logarithmic
 from momentprop_experiments.reproduction.accuracy.accuracy import DIVERGENCES, FAMILIES, SCALES
 from momentprop_experiments.reproduction.outcome import table

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import momentprop
-from momentprop.checking.examples import SAMPLED
-from momentprop.checking.report import Example, Report, Unit
-from momentprop.checking.words import number
+from momentprop.checking.formatting import number
+from momentprop.checking.report import Report
+from momentprop.checking.results import SAMPLED, Example, Unit
 from momentprop.data import digits
 from momentprop_experiments.drawing import LINES, draw
 from momentprop_experiments.options import DEFAULTS, Options

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking.figures import eps_mean_floor
+from momentprop.checking.metrics import eps_mean_floor
 from momentprop_experiments.drawing import LINES, draw, logarithmic
 from momentprop_experiments.reproduction.calibration.calibration_held_out_report import METHODS
 

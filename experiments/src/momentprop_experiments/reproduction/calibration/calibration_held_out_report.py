@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from momentprop.checking.words import NONE, brief_worth, number, percent
+from momentprop.checking.formatting import NONE, brief_worth, number, percent
 from momentprop_experiments.reproduction.calibration.calibration_cases import TARGETS
 from momentprop_experiments.reproduction.outcome import table
 

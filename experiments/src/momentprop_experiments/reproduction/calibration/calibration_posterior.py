@@ -17,7 +17,7 @@ import momentprop
 from momentprop import Normal
 from momentprop.calibration import Calibration
 from momentprop.checking import cost
-from momentprop.checking.figures import divergence, divergence_floor
+from momentprop.checking.metrics import divergence, divergence_floor
 from momentprop.functional import class_posterior
 from momentprop.sampling import progress
 from momentprop_experiments.options import DEFAULTS, Options

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking.words import NONE, number, percent
+from momentprop.checking.formatting import NONE, number, percent
 from momentprop_experiments.drawing import LINES, draw
 from momentprop_experiments.reproduction.outcome import table
 

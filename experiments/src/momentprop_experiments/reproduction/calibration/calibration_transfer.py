@@ -13,9 +13,9 @@ from torch import Tensor
 
 from momentprop import CalibrationWarning, Normal
 from momentprop.calibration import Calibration
-from momentprop.calibration.calibrating import SAMPLES, drawn_inputs
+from momentprop.calibration.calibrate import SAMPLES, drawn_inputs
 from momentprop.checking import Report
-from momentprop.checking.figures import eps_mean_floor
+from momentprop.checking.metrics import eps_mean_floor
 from momentprop.sampling import progress
 from momentprop_experiments.options import DEFAULTS, Options
 from momentprop_experiments.reproduction.calibration.calibration_cases import (

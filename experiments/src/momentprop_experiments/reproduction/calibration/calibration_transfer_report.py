@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking.words import number
+from momentprop.checking.formatting import number
 from momentprop_experiments.drawing import DASHES, LINES, SHADES, draw, logarithmic
 from momentprop_experiments.reproduction.outcome import table
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from momentprop.checking import figures
+from momentprop.checking import metrics
 from momentprop.propagate import Recording
-from momentprop.sampling import Moments
+from momentprop.sampling import RunningMoments
 from momentprop.values import Estimate, Mean
 
 AT_ONCE = 250
@@ -31,7 +31,7 @@ def measure(model: nn.Module, images: Tensor, paths: Sequence[str]) -> dict[str,
     The model is run in the mode that it is in, some images at a time, and nothing is kept of them but sums. The
     standard errors of the result take all positions as independent, which they are not.
     """
-    moments: dict[str, Moments] = defaultdict(Moments)
+    moments: dict[str, RunningMoments] = defaultdict(RunningMoments)
 
     def take_up(path: str, value: Mean) -> None:
         moments[path].add(value.loc.movedim(1, -1).flatten(0, -2))
@@ -61,7 +61,7 @@ def compare(loc: Tensor, stddev: Tensor, truth: Estimate) -> Errors:
     $\sigma/\sigma^*$ over channels. `rms_log_std` is the root mean square of $\log(\sigma/\sigma^*)$: how far off a
     single channel is.
     """
-    varying = figures.varies(truth.stddev, truth.loc, torch.float32)
+    varying = metrics.varies(truth.stddev, truth.loc, torch.float32)
     constant = int((~varying).sum())
     if not varying.any():
         return Errors(constant=constant)
@@ -70,9 +70,9 @@ def compare(loc: Tensor, stddev: Tensor, truth: Estimate) -> Errors:
     told = stddev > 0
     deviations: tuple[Tensor, Estimate] = stddev[told], known.each(lambda part: part[told])
     return Errors(
-        figures.eps_mean(loc, known),
-        figures.eps_std(*deviations) if told.any() else None,
-        figures.rms_log_std(*deviations) if told.any() else None,
+        metrics.eps_mean(loc, known),
+        metrics.eps_std(*deviations) if told.any() else None,
+        metrics.rms_log_std(*deviations) if told.any() else None,
         constant,
         int((~told).sum()),
     )

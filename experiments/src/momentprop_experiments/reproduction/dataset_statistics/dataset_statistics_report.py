@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking.words import number
+from momentprop.checking.formatting import number
 from momentprop_experiments.drawing import draw
 from momentprop_experiments.reproduction.outcome import table
 

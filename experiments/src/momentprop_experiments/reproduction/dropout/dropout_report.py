@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from momentprop.checking.words import NONE, number
+from momentprop.checking.formatting import NONE, number
 from momentprop_experiments.reproduction.dropout.dropout_figure import (
     NETWORKS,
     WAYS,

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli
 
 from momentprop.belief import BeliefNetwork
-from momentprop.functional.units import LogisticMethod
+from momentprop.functional.stochastic_units import LogisticMethod
 from momentprop.nn import LogisticBernoulli
 
 DEFAULT = "AP2 (default)"

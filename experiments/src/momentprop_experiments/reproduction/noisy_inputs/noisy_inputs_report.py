@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking.words import number
+from momentprop.checking.formatting import number
 from momentprop_experiments.drawing import LINES, draw
 from momentprop_experiments.reproduction.outcome import table
 from momentprop_experiments.reproduction.posterior_scores import KEPT

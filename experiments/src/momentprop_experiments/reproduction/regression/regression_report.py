@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking.words import NONE
+from momentprop.checking.formatting import NONE
 from momentprop_experiments.drawing import LINES, draw
 from momentprop_experiments.reproduction.outcome import table
 

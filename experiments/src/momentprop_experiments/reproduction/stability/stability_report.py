@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking.words import NONE, number
+from momentprop.checking.formatting import NONE, number
 from momentprop_experiments.drawing import draw
 from momentprop_experiments.reproduction.outcome import table
 from momentprop_experiments.reproduction.stability.robustness import CALIBRATED

@@ -1,4 +1,4 @@
-"""The moments of units at mixing operations by Monte Carlo, of a part of the units of each."""
+"""Monte Carlo moments at mixing operations, for some of the units of each."""
 
 import functools
 import random
@@ -9,18 +9,17 @@ import torch
 from torch import Tensor
 
 from momentprop.calibration.operations import Counting, Paths, Place
-from momentprop.checking.measure import Call
-from momentprop.checking.ranks import batch_size
+from momentprop.checking.call import Call, batch_size
 from momentprop.propagate import Recording, may_vectorize, prepared
 from momentprop.sampling import chunks
 from momentprop.values import Sample
 
 UNITS = 2**14
-"""At most so many units of the result of an operation are looked at for each input."""
+"""The largest number of units measured of an operation's result, for each input."""
 
 
-class Picker:
-    """Picks the same units of a place by every method: all channels of every input, and positions at random."""
+class PlacePicker:
+    """Picks the same units of a place for every method: all channels of every input, at random positions."""
 
     def __init__(self, inputs: int) -> None:
         self.inputs = inputs
@@ -36,18 +35,18 @@ class Picker:
 
 @functools.cache
 def _some(count: int, limit: int) -> list[int]:
-    """Indices picked at random, always the same ones; not by torch, which under `vmap` picks others for every draw."""
+    """Random indices, always the same; not from torch, which under `vmap` picks others for every draw."""
     return sorted(random.Random(0).sample(range(count), limit))
 
 
-class Spread(NamedTuple):
+class UnitMoments(NamedTuple):
     """Mean and variance of picked units."""
 
     mean: Tensor
     variance: Tensor
 
 
-class _Running:
+class _RunningVariance:
     """Running mean and sum of squared deviations."""
 
     def __init__(self) -> None:
@@ -56,7 +55,7 @@ class _Running:
         self.squares: Tensor = torch.zeros(())
 
     def add(self, draws: Tensor) -> None:
-        """Take up draws stacked along the first dimension."""
+        """Add draws, stacked along the first dimension."""
         count = len(draws)
         draws = draws.to(torch.promote_types(draws.dtype, torch.float32))
         variance, mean = torch.var_mean(draws, 0, correction=0)
@@ -68,15 +67,15 @@ class _Running:
         self.mean += step * (count / total)
         self.count = total
 
-    def result(self) -> Spread:
+    def result(self) -> UnitMoments:
         """The mean and the unbiased variance."""
-        return Spread(self.mean, self.squares / (self.count - 1))
+        return UnitMoments(self.mean, self.squares / (self.count - 1))
 
 
 class _Picked(Counting):
-    """Picks the units of the places that are asked for."""
+    """Picks units at the wanted places."""
 
-    def __init__(self, paths: Paths, places: Sequence[Place], picker: Picker) -> None:
+    def __init__(self, paths: Paths, places: Sequence[Place], picker: PlacePicker) -> None:
         super().__init__(paths)
         self.wanted = {(place.path, place.op, place.call): place for place in places if place.corrected}
         self.picker = picker
@@ -93,15 +92,15 @@ class _Picked(Counting):
         if place is not None:
             if place.shape(result.loc) is None:
                 raise ValueError(f"the result of {place} has another shape in draws: {tuple(result.shape)}")
-            self.found[place] = self.picker(place, result.loc).clone()  # which the model may overwrite
+            self.found[place] = self.picker(place, result.loc).clone()  # the model may overwrite the original
 
 
-def drawn(call: Call, places: Sequence[Place], samples: int, title: str) -> dict[Place, Spread]:
-    """Moments of the picked units of all places, from draws of the noise of one batch."""
+def drawn(call: Call, places: Sequence[Place], samples: int, title: str) -> dict[Place, UnitMoments]:
+    """Moments of the picked units of all places, from draws for one batch."""
     recording = Recording(call.model, Sample, False)
-    running: dict[Place, _Running] = {}
+    running: dict[Place, _RunningVariance] = {}
     with torch.no_grad(), Paths(call.model) as paths:
-        watch = _Picked(paths, places, Picker(batch_size(call)))
+        watch = _Picked(paths, places, PlacePicker(batch_size(call)))
         noise = prepared(
             call.model, call.args, call.kwargs, Sample, recording, seed=call.seed, **call.noise, watcher=watch
         )
@@ -113,5 +112,5 @@ def drawn(call: Call, places: Sequence[Place], samples: int, title: str) -> dict
 
             for found in chunks(draw, samples, together=may_vectorize(call.model), title=title):
                 for place, draws in zip(watch.found, found, strict=True):
-                    running.setdefault(place, _Running()).add(draws)
+                    running.setdefault(place, _RunningVariance()).add(draws)
     return {place: moments.result() for place, moments in running.items()}

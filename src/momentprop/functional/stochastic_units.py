@@ -1,6 +1,6 @@
 r"""Stochastic units $Y = f(X - Z)$ with independent noise $Z$: binary, categorical, and noisy activations.
 
-On a tensor they are drawn in training and replaced by their expectation $E[Y \mid x]$ otherwise, as dropout does.
+On a tensor they are drawn in training and replaced by their expectation $E[Y \mid x]$ otherwise, like dropout.
 """
 
 import functools
@@ -28,14 +28,14 @@ Gradient = Literal["straight_through", "score"]
 
 
 def as_gradient(name: str) -> Gradient:
-    """The name of a way to estimate gradients, checked."""
+    """Check the name of a gradient estimator."""
     if name not in get_args(Gradient):
         raise ValueError(f"unknown gradient {name!r}; choose one of {', '.join(get_args(Gradient))}")
     return name  # type: ignore[return-value]
 
 
 def as_method(name: str, noise: str) -> LogisticMethod:
-    """The name of a method for a binary unit, checked; `noise` is what `noises.standard` calls the noise."""
+    """Check the name of a method for a binary unit; `noise` is the name from `noise.named.standard`."""
     if name not in get_args(LogisticMethod):
         raise ValueError(f"unknown method {name!r}; choose one of {', '.join(get_args(LogisticMethod))}")
     if noise != "logistic" and name in ("pea", "mackay"):
@@ -55,16 +55,16 @@ def stochastic_binary(
 ) -> Tensor:
     r"""A unit that is `high` where $X - Z \ge 0$, so with probability $F(X)$, and `low` otherwise.
 
-    $F$ is the distribution function of the noise $Z$. On a value with a variance, `method` says how $E\,F(X)$ is taken:
+    $F$ is the distribution function of the noise $Z$. On a value with a variance, `method` computes $E\,F(X)$:
 
-    * `exact`: to quadrature accuracy or better, whatever the noise;
+    * `exact`: to quadrature accuracy or better, for any noise;
     * `ap2a`, `ap2b`: as if $X - Z$ were normal or logistic, with its mean and variance (the paper's, for any noise);
     * `pea`, `mackay`: see `momentprop.paper`, for logistic noise only.
 
-    By default it is `exact`, but `ap2b` for logistic noise and values of type `Logistic` or `Fitted`.
+    The default is `exact`, but `ap2b` for logistic noise and values of type `Logistic` or `Fitted`.
 
-    A draw has the gradient of its expectation, as if that had been put through ("straight through"), or, with
-    `gradient="score"`, none, but leaves its probability with the `ScoreFunction` that is entered.
+    A draw has the gradient of its expectation ("straight through"). With `gradient="score"` it has none, and adds its
+    probability to the active `ScoreFunction` instead.
 
     >>> import torch, momentprop
     >>> x = momentprop.Normal(torch.tensor([1.0]), 4.0)
@@ -103,12 +103,12 @@ def chance(x: Tensor, noise: str | Distribution) -> Tensor:
 def drawn(probability: Tensor, gradient: str) -> Tensor:
     """Bernoulli draws of these probabilities."""
     unit = torch.bernoulli(probability.detach())
-    # the logarithm is never of zero: such a draw is not made
+    # never the logarithm of zero: a draw of probability zero does not occur
     return _estimated(unit, probability, lambda: torch.where(unit > 0, probability, 1 - probability).log(), gradient)
 
 
 def _estimated(unit: Tensor, probability: Tensor, log_probability: Callable[[], Tensor], gradient: str) -> Tensor:
-    """A draw, with the gradient asked for."""
+    """A draw with the requested gradient."""
     if as_gradient(gradient) == "score":
         leave(log_probability())
         return unit
@@ -116,7 +116,7 @@ def _estimated(unit: Tensor, probability: Tensor, log_probability: Callable[[], 
 
 
 def between(unit: Any, low: float, high: float) -> Any:
-    """A unit in [0, 1] as one between two values."""
+    """Map a unit from [0, 1] to the interval between two values."""
     return unit if (low, high) == (0.0, 1.0) else low + (high - low) * unit
 
 
@@ -124,10 +124,10 @@ def between(unit: Any, low: float, high: float) -> Any:
 def binary_step(input: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
     r"""A hard threshold: `high` where $X \ge 0$ and `low` otherwise.
 
-    Its gradient on a tensor is zero. On a value with a variance it is not: the unit is uncertain, and its mean
-    $\Phi(\mu/\sigma)$ moves with the input.
+    Its gradient on a tensor is zero. On a value with a variance the unit is uncertain, and its mean $\Phi(\mu/\sigma)$
+    depends smoothly on the input.
     """
-    side = torch.sign(torch.sign(input) + 0.5)  # of derivative zero, where a comparison would have none
+    side = torch.sign(torch.sign(input) + 0.5)  # has the derivative zero; a comparison would have none
     return between(0.5 * side + 0.5, low, high)  # type: ignore[no-any-return]
 
 
@@ -135,12 +135,12 @@ def binary_step(input: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
 def noisy_activation(
     input: Tensor, function: Callable[[Any], Any], noise: str | Distribution = "normal", training: bool = True
 ) -> Tensor:
-    r"""$f(X - Z)$ for an elementwise function $f$, as the stochastic rectifier $\max(0, X - Z)$.
+    r"""$f(X - Z)$ for an elementwise function $f$, such as the stochastic rectifier $\max(0, X - Z)$.
 
     On a value with a variance, means and variances add and the rule of $f$ does the rest. The expectation on a tensor,
-    and so AP1, is $E\,f(x - Z)$: by the rule of $f$ on `Normal` for normal noise, by the one on `Logistic` for
-    rectifiers and logistic noise, and otherwise by a quadrature over the quantiles of the noise, for which $f$ may have
-    one kink or jump, at zero.
+    and so AP1, is $E\,f(x - Z)$. Normal noise uses the rule of $f$ on `Normal`, logistic noise in rectifiers the rule
+    on `Logistic`, and all other cases a quadrature over the quantiles of the noise, for which $f$ may have one kink or
+    jump, at zero.
 
     >>> import torch, momentprop
     >>> x = torch.tensor([0.0, 1.0])
@@ -153,11 +153,11 @@ def noisy_activation(
 
 
 def expected_activation(function: Callable[[Any], Any], x: Tensor, noise: Distribution) -> Tensor:
-    r"""$E\,f(x - Z)$, as `noisy_activation` takes it."""
+    r"""$E\,f(x - Z)$, as `noisy_activation` computes it."""
     family = _family_of(function, noise)
     if family is not None:
         mean, variance = noise_moments(noise, x)
-        with suspended():  # a running propagation by means would make a mean of this value
+        with suspended():  # an enclosing propagation by means would turn this value into a mean
             result: Tensor = function(family.of(x - mean, variance.expand_as(x))).loc
         return result
     own = standard(noise, x.double())

@@ -1,4 +1,4 @@
-r"""What the conditionals need of a noise: $\log F$ and $\log(1-F)$, accurate in both tails, and $\log p$ anywhere."""
+r"""The functions of a noise that conditionals need: $\log F$ and $\log(1-F)$, accurate in both tails, and $\log p$."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ r"""$\log F$ and $\log(1 - F)$."""
 
 
 class Negated(Distribution):
-    r"""The distribution of $-Z$: a layer that adds noise subtracts its negative."""
+    r"""The distribution of $-Z$, since a layer that adds noise subtracts its negative."""
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch's own interface)
     support = constraints.real
@@ -59,7 +59,7 @@ def negated(noise: Distribution) -> Distribution:
 
 
 def log_density(noise: Distribution, x: Tensor) -> Tensor:
-    r"""$\log p_Z(x)$, which is $-\infty$ outside the support instead of an error."""
+    r"""$\log p_Z(x)$, with $-\infty$ outside the support instead of an error."""
     noise = _like(noise, x)
     inside = noise.support.check(x)  # type: ignore[union-attr]
     somewhere_inside = noise.mean
@@ -71,13 +71,13 @@ def log_tails(noise: Distribution, x: Tensor) -> Tails:
     for kinds, tails in _TAILS:
         if isinstance(noise, kinds):
             return tails(noise, x)
-    # torch evaluates the formula of a distribution function outside of the support as well, and so leaves [0, 1]
+    # torch evaluates the formula of a distribution function outside the support too, where it leaves [0, 1]
     probability = _like(noise, x).cdf(x).clamp(0.0, 1.0)
     return _log(probability), _log(1 - probability)
 
 
 def _like(noise: Distribution, x: Tensor) -> Distribution:
-    """The noise in the type and on the device of a tensor, without checks of its arguments."""
+    """The noise with the type and device of a tensor, without argument checks."""
     result: Distribution = mapped(noise, lambda tensor: tensor.to(x.device, x.dtype))
     return result
 

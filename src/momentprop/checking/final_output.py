@@ -1,4 +1,4 @@
-"""The output that ends a network: its class probabilities, and the units that a report shows."""
+"""The final output of a network: its class probabilities, and the units that a report shows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,23 +7,23 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from momentprop.checking.watches import Histogram
+from momentprop.checking.accumulators import Histogram
 from momentprop.functional.posterior import class_posterior
 from momentprop.rules.reductions.softmax import MOST_RACING
-from momentprop.sampling import Moments
+from momentprop.sampling import RunningMoments
 from momentprop.values import Categorical, Certain, Estimate, Normal
 from momentprop.values.spread import Spread
 
 Classes = int | Literal["auto"] | None
-"""The dimension of the classes, None if the output is no logits, or "auto" to find out."""
+"""The dimension of the classes, None if the output is not logits, or "auto" to detect it."""
 
 MOST_UNITS = 10
-"""So many units of an output are shown."""
+"""The largest number of units shown of an output."""
 
 
 @dataclass
 class Probabilities:
-    """Class probabilities of every row: by draws, and the logarithms of each method's, by the name of the figure."""
+    """Class probabilities of every row by draws, and their logarithms by each method and figure."""
 
     truth: Tensor  # shape: (rows, classes)
     variance: Tensor  # of the softmax over draws
@@ -31,11 +31,11 @@ class Probabilities:
 
 
 @dataclass
-class Shown:
-    """Some output units of one input: histograms, moments, and where they are in the output."""
+class ShownUnits:
+    """Some output units of one input: their histograms, moments and positions in the output."""
 
     input: int
-    step: int  # rows of one input, such as the positions of a text, of which the first is shown
+    step: int  # rows per input, such as the positions of a text; the report shows the first
     units: list[int]
     counts: Tensor  # shape: (units, bins)
     center: Tensor
@@ -49,17 +49,17 @@ class Shown:
         return self.input * self.step
 
 
-class Ending:
-    """Takes up draws of the output that ends the network."""
+class FinalOutput:
+    """Accumulates draws of the final output."""
 
     def __init__(self, values: Mapping[str, Any], name: str, classes: Classes, show: Sequence[int]) -> None:
         first = next(iter(values.values()))
         self.dim = _class_dim(first, name, classes)
         self.all_values = values
         self.values = {method: value for method, value in values.items() if isinstance(value, Spread | Certain)}
-        self.are_probabilities: bool | None = None  # what the draws are, if not logits; the first one tells
-        self.softmax = Moments()
-        self.moments = Moments()
+        self.are_probabilities: bool | None = None  # or logits; the first draw decides
+        self.softmax = RunningMoments()
+        self.moments = RunningMoments()
         self._choose(first, [i for i in show if i < (first.shape[0] if first.ndim else 1)])
 
     def _choose(self, first: Any, inputs: Sequence[int]) -> None:
@@ -72,7 +72,7 @@ class Ending:
         self.histogram = Histogram(*self._bins(loc.flatten()[self.index]))
 
     def _bins(self, loc: Tensor) -> tuple[Tensor, Tensor]:
-        """The center and the first width of the bins: an eighth of a deviation, if some method knows it."""
+        """The center and the initial width of the bins: an eighth of a deviation, if some method knows it."""
         width = loc.abs().double().clamp(min=1e-6) * 1e-3
         told = next((value for value in self.values.values() if isinstance(value, Spread)), None)
         if told is None:
@@ -81,7 +81,7 @@ class Ending:
         return value.loc, torch.where(value.stddev > 0, value.stddev / 8, width)
 
     def _rows(self, tensor: Tensor, stacked: int = 0) -> Tensor:
-        """The output as rows of units, with the classes as the units where there are some."""
+        """The output as rows of units; if it has classes, they are the units."""
         if self.dim is not None:
             tensor = tensor.movedim(self.dim, -1)
             return tensor.flatten(stacked, -2) if tensor.ndim > stacked + 1 else tensor.unsqueeze(-2)
@@ -89,7 +89,7 @@ class Ending:
         return tensor.flatten(stacked + 1) if tensor.ndim > stacked + 1 else tensor.unsqueeze(-1)
 
     def add(self, draws: Tensor) -> None:
-        """Take up draws."""
+        """Add draws, stacked along the first dimension."""
         rows = self._rows(draws, stacked=1)
         if self.dim is not None:
             if self.are_probabilities is None:
@@ -110,8 +110,8 @@ class Ending:
             log_q[name] = {figure: logits.reshape(-1, logits.shape[-1]).cpu() for figure, logits in found.items()}
         return Probabilities(truth.loc.cpu(), truth.variance.cpu(), log_q)
 
-    def shown(self) -> list[Shown]:
-        """The units that were chosen, input by input."""
+    def shown(self) -> list[ShownUnits]:
+        """The chosen units, input by input."""
         if not self.chosen:
             return []
         sizes = [len(units) for units in self.chosen.values()]
@@ -120,7 +120,9 @@ class Ending:
         truth = _split(self.moments.estimate(torch.float64), sizes)
         values = {name: _split(self._at_index(value), sizes) for name, value in self.values.items()}
         return [
-            Shown(i, self.step, units, counts[k], center[k], width[k], truth[k], {m: v[k] for m, v in values.items()})
+            ShownUnits(
+                i, self.step, units, counts[k], center[k], width[k], truth[k], {m: v[k] for m, v in values.items()}
+            )
             for k, (i, units) in enumerate(self.chosen.items())
         ]
 
@@ -133,7 +135,7 @@ def _split(value: Any, sizes: Sequence[int]) -> Any:
 
 
 def log_posteriors(value: Any, dim: int, is_probability: bool) -> dict[str, Tensor]:
-    """The logarithms of class probabilities in float64, the classes last: for logits by each softmax approximation."""
+    """The logarithms of class probabilities in float64, classes last; logits pass each softmax approximation."""
     if isinstance(value, Categorical):
         found = {"kl": value.logits}
     elif is_probability:
@@ -167,6 +169,6 @@ def _class_dim(value: Any, name: str, classes: Classes) -> int | None:
 
 
 def _most_likely(loc: Tensor, classes: bool) -> list[int]:
-    """Which units of a row to show: the likeliest classes, or the first units."""
+    """The units of a row to show: the likeliest classes, or the first units."""
     count = min(MOST_UNITS, len(loc))
     return sorted(loc.topk(count).indices.tolist()) if classes else list(range(count))

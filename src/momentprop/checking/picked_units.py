@@ -1,4 +1,4 @@
-"""The units of a module's output: which are measured, and under which name."""
+"""Picks the units of a module's output to measure, and names them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,13 +11,13 @@ from momentprop.values import Value
 
 
 def name_of_output(model: Any) -> str:
-    """The name of the model's own output, beside those of its modules."""
+    """A name for the output of the model, different from those of its modules."""
     children = dict(model.named_children()) if isinstance(model, nn.Module) else {}
     return "output" if "output" not in children else "(output)"
 
 
 def leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """The values of an output, each with a name: `name` itself, or `name.key` and `name[index]` inside a structure."""
+    """The values of an output with their names: `name`, or `name.key` and `name[index]` inside a structure."""
     if isinstance(tree, Value):
         yield name, tree
     elif isinstance(tree, Mapping):
@@ -32,13 +32,13 @@ def leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from ((f"{name}[{index}]", value) for index, value in enumerate(values))
 
 
-class Picker:
-    """Picks at most `limit` units of every output, at random but always the same ones of outputs of one size."""
+class UnitPicker:
+    """Picks at most `limit` units of every output at random; always the same ones for outputs of one size."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
-        self.shapes: dict[str, tuple[int, ...]] = {}  # of everything that was picked from
-        self.paths: dict[str, str] = {}  # of the modules whose outputs these are
+        self.shapes: dict[str, tuple[int, ...]] = {}  # of the whole outputs
+        self.paths: dict[str, str] = {}  # of their modules
         self._indices: dict[tuple[int, torch.device], Tensor] = {}
 
     def __call__(self, path: str, tree: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A calibrated model as a module of its own."""
+"""A calibrated model as a module."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from momentprop.values import Value
 
 
 class Calibrated(nn.Module):
-    """Runs a model by AP2 with the corrections of a calibration; the model itself is left as it is.
+    """Runs a model by AP2 with the corrections of a calibration; the model itself stays unchanged.
 
     See `momentprop.calibrated`.
     """
@@ -29,7 +29,7 @@ class Calibrated(nn.Module):
         self.training = model.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model on tensors or values, and give its output with values in place of tensors."""
+        """Run the model on tensors or values, and return its output with values in place of tensors."""
         fit = self.calibration
         kind = FAMILIES[fit.noise.family]
         has_values = any(isinstance(given, Value) for given in (*args, *kwargs.values()))
@@ -46,7 +46,7 @@ class Calibrated(nn.Module):
         if len(noise.levels) == 1 and (noise.given or noise.levels[0] == 0):
             return noise.levels[0] if noise.given else None
         raise ValueError(
-            "the noise of a plain input is not known: give `calibrated(model, calibration, input_variance=...)`, or a "
+            "the noise of a plain input is unknown: give `calibrated(model, calibration, input_variance=...)`, or a "
             "value with its variance"
         )
 
@@ -58,11 +58,11 @@ def calibrated(
     input_variance: Tensor | float | None = None,
     dropout: bool | None = None,
 ) -> Calibrated:
-    r"""A module that runs `model` by AP2 with the corrections of a calibration, and leaves it untouched.
+    r"""A module that runs `model` by AP2 with the corrections of a calibration, and leaves the model unchanged.
 
-    It takes what the model takes, tensors as well as values, and gives values. It can be differentiated, compiled,
-    exported and moved to a device like any module. Whether the calibration is one of this model is looked at once,
-    here; training the weights further is then possible, though the corrections are for those that were calibrated.
+    It takes the arguments of the model, tensors or values, and returns values. It can be differentiated, compiled,
+    exported and moved to a device like any module. This call checks once that the calibration belongs to the model. The
+    weights may be trained further, though the corrections are those of the calibrated weights.
 
     >>> import torch, momentprop
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
@@ -73,8 +73,8 @@ def calibrated(
 
     Args:
         model: the module that was calibrated, or one with the same weights.
-        calibration: what `momentprop.calibrate` gave.
-        input_variance: the variance of an input that is a plain tensor; by default that of the fit.
+        calibration: the result of `momentprop.calibrate`.
+        input_variance: the variance of plain input tensors; by default that of the fit.
         dropout: whether dropout acts in evaluation mode; by default as in the fit.
     """
     calibration.require(model)

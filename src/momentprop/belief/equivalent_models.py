@@ -1,12 +1,12 @@
-r"""Two other views of a belief network, equivalent to it: latent variables, and noisy activations.
+r"""Two models equivalent to a belief network: latent variables, and noisy activations.
 
-* `LatentVariableModel`: the noises $Z^k$ are random, and decide the states $X^k = f^k(A^k X^{k-1} - Z^k)$;
-* `BeliefNetwork`: the states are random, given by $p(X^k_j \mid X^{k-1})$;
-* `NoisyActivations`: the activations $\hat X^k = A^k X^{k-1} - Z^k$ are random, given by the densities
+* `LatentVariableModel`: the noises $Z^k$ are random and determine the states $X^k = f^k(A^k X^{k-1} - Z^k)$;
+* `BeliefNetwork`: the states are random, with $p(X^k_j \mid X^{k-1})$;
+* `NoisyActivations`: the activations $\hat X^k = A^k X^{k-1} - Z^k$ are random, with the densities
   $p_Z(A^k f^{k-1}(\hat X^{k-1}) - \hat X^k)$.
 
 With normal noise the last is the nonlinear Gaussian belief network. The paper adds the noise there and subtracts it
-elsewhere, which makes no difference for the symmetric noises; here it is subtracted everywhere.
+elsewhere, which makes no difference for symmetric noise; here it is subtracted everywhere.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ from torch.distributions import Distribution
 
 from momentprop.belief.latent import Latent
 from momentprop.belief.network import BeliefNetwork
-from momentprop.belief.tails import log_density
+from momentprop.belief.noise_tails import log_density
 
 
 @dataclass(frozen=True)
 class LatentVariableModel:
-    r"""The view in which the noises are random and the states follow from them: $X^k = f^k(A^k X^{k-1} - Z^k)$."""
+    r"""The model whose random variables are the noises; the states $X^k = f^k(A^k X^{k-1} - Z^k)$ follow from them."""
 
     layers: tuple[Latent, ...]
 
     @classmethod
     def of(cls, network: BeliefNetwork) -> "LatentVariableModel":
-        """The latent variables of a belief network whose units are all made of noise and a function."""
+        """The latent variables of a belief network whose units all consist of noise and a function."""
         return cls(tuple(Latent.of(layer) for layer in network.layers))
 
     def belief_network(self) -> BeliefNetwork:
@@ -37,7 +37,7 @@ class LatentVariableModel:
         return BeliefNetwork(*(layer.module() for layer in self.layers))
 
     def noisy_activations(self) -> "NoisyActivations":
-        """The same model by its activations."""
+        """This model in terms of its activations."""
         return NoisyActivations(self.layers)
 
     def sample(self, x: Tensor, n: int) -> list[Tensor]:
@@ -50,7 +50,7 @@ class LatentVariableModel:
         return noises
 
     def states(self, x: Tensor, noises: Sequence[Tensor]) -> list[Tensor]:
-        """The states of all layers, which the noises decide."""
+        """The states of all layers, from the noises."""
         states: list[Tensor] = []
         for layer, noise in zip(self.layers, noises, strict=True):
             x = layer.function(layer.affine(x) - noise)
@@ -60,12 +60,12 @@ class LatentVariableModel:
 
 @dataclass(frozen=True)
 class NoisyActivations:
-    r"""The view in which the activations $\hat X^k$ are random, real-valued even where the states are binary."""
+    r"""The model whose random variables are the activations $\hat X^k$, real-valued even if the states are binary."""
 
     layers: tuple[Latent, ...]
 
     def latent_variables(self) -> LatentVariableModel:
-        """The same model by its noises."""
+        """This model in terms of its noises."""
         return LatentVariableModel(self.layers)
 
     def sample(self, x: Tensor, n: int) -> list[Tensor]:

@@ -1,12 +1,12 @@
-r"""What other channels tell about the variance of a unit: a linear map of low rank.
+r"""Predicts the variance of a unit from the other channels, by a linear map of low rank.
 
-The exponent of a unit's correction gets the further term $U V \ell$, where $\ell = \log\sigma^2$ of all channels at the
-unit's position, and $V$ and $U$ lead down to a few numbers and up again. It is fitted to what the corrections by the
-unit's own state leave: a ridge regression, of which inputs held out choose the ridge, and of that the part of low rank
-that explains most. Where the inputs held out are not explained better by it, there is none.
+The map adds the term $U V \ell$ to the exponent of a unit's correction. Here $\ell = \log\sigma^2$ of all channels at
+the unit's position; $V$ maps it down to a few numbers and $U$ maps these up again. The map is fitted to the residuals
+of the corrections by the unit's own state: first a ridge regression, whose ridge is chosen on held-out inputs, and then
+the part of low rank that explains most of it. If it does not explain the held-out inputs better, there is no map.
 
-On the CIFAR network it takes the error of the mean from 0.062 to 0.046 deviations (input variance 0.01), with rank 16;
-more features and full rank gain little more: see `benchmarks/calibration_trials.py`.
+On the CIFAR network it reduces the error of the mean from 0.062 to 0.046 deviations (input variance 0.01), with rank
+16. More features and full rank gain little more: see `benchmarks/calibration_trials.py`.
 """
 
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ RANK = 16
 """The rank of the map."""
 
 MOST = 1024
-"""With more channels than this there is no map: its fit would take too long."""
+"""Layers with more channels get no map: the fit would take too long."""
 
 GAIN = 0.01
-"""What part of the variance that is left must be explained on the inputs held out."""
+"""The share of the remaining variance that the map must explain on the held-out inputs."""
 
 _RIDGES = [10.0 ** (k / 2) for k in range(-8, 5)]
 
 
-class Map(NamedTuple):
-    """The matrices $V$ and $U^T$, of shape (rank, channels), where the rank may be 0, and a constant to be added."""
+class ChannelMap(NamedTuple):
+    """The matrices $V$ and $U^T$ of shape (rank, channels), where the rank may be 0, and a constant to add."""
 
     down: Tensor
     up: Tensor
@@ -38,7 +38,7 @@ class Map(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """Sums of products over units: of X with itself, of X with Y, and the squares of Y."""
+    """Sums of products over units: X with X, X with Y, and the squares of Y."""
 
     gram: Tensor
     along: Tensor
@@ -48,21 +48,21 @@ class _Sums(NamedTuple):
         return _Sums(*(a - b for a, b in zip(self, other, strict=True)))
 
     def left(self, coefficients: Tensor) -> float:
-        """The squares that a map leaves."""
+        """The sum of squared residuals of a map."""
         explained = 2 * (coefficients * self.along).sum() - (coefficients * (self.gram @ coefficients)).sum()
         return float(self.square - explained)
 
 
-def nothing(like: Tensor) -> Map:
+def nothing(like: Tensor) -> ChannelMap:
     """The map of rank 0 for units of shape (rows, channels, positions)."""
     empty = like.new_zeros(0, like.shape[1], dtype=torch.float64)
-    return Map(empty, empty, empty.sum(0))
+    return ChannelMap(empty, empty, empty.sum(0))
 
 
-def fit(columns: Sequence[tuple[Tensor, Tensor, Tensor]], reduce: Reduce) -> Map:
-    """Fit a map to the logarithms of variances, what is left to explain, and which units count, batch by batch.
+def fit(columns: Sequence[tuple[Tensor, Tensor, Tensor]], reduce: Reduce) -> ChannelMap:
+    """Fit a map to columns, one triple per batch: logarithms of variances, residuals, and which units count.
 
-    All have the shape (rows, channels, positions). A unit that does not count is taken as an average one.
+    All have the shape (rows, channels, positions). A unit that does not count is treated as average.
     """
     first = columns[0][0]
     if not 1 < first.shape[1] <= MOST:
@@ -76,7 +76,7 @@ def fit(columns: Sequence[tuple[Tensor, Tensor, Tensor]], reduce: Reduce) -> Map
     if not losses[best] < (1 - GAIN) * float(held.square):
         return nothing(first)
     down, up = _reduced(_path(both)[best], both, scale)
-    return Map(down, up, -(down @ center) @ up)
+    return ChannelMap(down, up, -(down @ center) @ up)
 
 
 def _center(columns: Sequence[tuple[Tensor, Tensor, Tensor]], reduce: Reduce) -> Tensor:
@@ -87,7 +87,7 @@ def _center(columns: Sequence[tuple[Tensor, Tensor, Tensor]], reduce: Reduce) ->
 
 
 def _sums(columns: Sequence[tuple[Tensor, Tensor, Tensor]], center: Tensor, rows: slice, reduce: Reduce) -> _Sums:
-    """Sums over some of the rows of all batches, of all processes."""
+    """Sums over some rows of all batches and all processes."""
     channels = len(center)
     gram, along = center.new_zeros(channels, channels), center.new_zeros(channels, channels)
     square = center.new_zeros(())
@@ -114,7 +114,7 @@ def _path(sums: _Sums) -> list[Tensor]:
 
 
 def _reduced(coefficients: Tensor, sums: _Sums, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """The part of low rank that explains most of what the coefficients do."""
+    """The part of low rank that explains most of the coefficients' effect."""
     _, vectors = torch.linalg.eigh(coefficients.T @ sums.gram @ coefficients)
     up = vectors[:, -RANK:]
     return (scale[:, None] * coefficients @ up).T.contiguous(), up.T.contiguous()

@@ -1,8 +1,9 @@
-r"""Figures of merit: how far the moments of a method are from those of many draws, and what so many draws can tell.
+r"""Figures of merit: how far the moments of a method are from those of many draws, and what the draws can resolve.
 
-A star marks what was estimated from $n$ draws. A figure's *Monte Carlo floor* is what the exact moments would show,
-because $\mu^*$ and $\sigma^*$ have errors of their own: $\mu^* - \mu$ is about normal with deviation $\sigma/\sqrt n$,
-and $\log\sigma^*$ has variance $(\kappa - 1)/4n$, where $\kappa$ is the kurtosis of the unit (3 if it is normal).
+A star marks an estimate from $n$ draws. The *Monte Carlo floor* of a figure is its value for the exact moments, which
+is not zero because $\mu^*$ and $\sigma^*$ have errors of their own: $\mu^* - \mu$ is about normal with deviation
+$\sigma/\sqrt n$, and $\log\sigma^*$ has variance $(\kappa - 1)/4n$, where $\kappa$ is the kurtosis of the unit (3 if it
+is normal).
 """
 
 import math
@@ -17,7 +18,7 @@ ROUNDING = 8
 
 
 def varies(stddev: Tensor, loc: Tensor, dtype: torch.dtype) -> Tensor:
-    """Which units have a deviation that is more than rounding."""
+    """Tells which units have a deviation larger than rounding."""
     scale = loc.square().mean().sqrt()
     return stddev > ROUNDING * torch.finfo(dtype).eps * scale
 
@@ -63,15 +64,15 @@ def rms_log_std_floor(truth: Estimate) -> float:
 
 
 def correlation(stddev: Tensor, truth: Estimate) -> float:
-    r"""The correlation of $\sigma$ with $\sigma^*$ over the units: whether it is known which are uncertain."""
+    r"""The correlation of $\sigma$ with $\sigma^*$ over the units: whether the method knows which are uncertain."""
     return float(torch.corrcoef(torch.stack([stddev, truth.stddev]))[0, 1]) if len(stddev) > 1 else math.nan
 
 
 def correlation_ceiling(truth: Estimate) -> float:
     r"""The correlation of the exact $\sigma$ with $\sigma^*$: $\sqrt{1 - \overline{e^2}/\mathrm{Var}\,\sigma^*}$.
 
-    Here $e = \mathrm{Var}[v^*]^{1/2}/2\sigma^*$ is the error of $\sigma^*$. Units that all have much the same deviation
-    cannot correlate, however good the method is.
+    Here $e = \mathrm{Var}[v^*]^{1/2}/2\sigma^*$ is the error of $\sigma^*$. Deviations that are nearly equal cannot
+    correlate, however good the method is.
     """
     noise = (truth.variance_error.square() / (4 * truth.variance)).mean()
     spread = truth.stddev.var(correction=0)
@@ -103,7 +104,7 @@ def divergence_floor(truth: Tensor, variance: Tensor, samples: int) -> float:
 
 
 def worth(squared_error: float, squared_floor: float, samples: int) -> float:
-    r"""How many draws have the error of the method: $n\,f^2/(e^2 - f^2)$, and at most $n$.
+    r"""The number of draws with the same error as the method: $n\,f^2/(e^2 - f^2)$, and at most $n$.
 
     Both the error of $N$ draws and the floor fall as $1/\sqrt N$, and the floor is a part of the measured error $e$:
     $e^2 = e_\text{method}^2 + f^2$. For the root mean square of log deviations and, with divergences in the place of

@@ -1,6 +1,6 @@
-r"""What is kept of a stream of draws: sums and counts, never the draws.
+r"""Accumulators of a stream of draws: they keep sums and counts, never the draws.
 
-Every watch has a method `add` that takes draws, stacked along the first dimension.
+Each has a method `add` that takes draws, stacked along the first dimension.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,27 +10,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.sampling import Moments
+from momentprop.sampling import RunningMoments
 from momentprop.values import Estimate
 from momentprop.values.spread import Spread
 
 LEVELS = (0.5, 0.9, 0.99)
-"""The probabilities of the intervals whose coverage is counted."""
+"""The nominal probabilities of the intervals whose coverage is measured."""
 
 FINE_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-"""Those of the model's output."""
+"""The levels for the output of the model."""
 
 
-class UnitWatch:
-    """Running moments of units, and how often they fall into the intervals of every method that has some."""
+class UnitAccumulator:
+    """Running moments of units, and their coverage by the intervals of every method that has any."""
 
     def __init__(self, values: Mapping[str, Any], levels: Sequence[float] = LEVELS) -> None:
-        self.moments = Moments()
+        self.moments = RunningMoments()
         self.levels = levels
         self.coverages = {name: Coverage(value, levels) for name, value in values.items() if isinstance(value, Spread)}
 
     def add(self, draws: Tensor) -> None:
-        """Take up draws."""
+        """Add draws."""
         draws = draws.double()
         self.moments.add(draws)
         for coverage in self.coverages.values():
@@ -42,7 +42,7 @@ class UnitWatch:
 
 
 class Coverage:
-    """How many draws of every unit fall into its central intervals."""
+    """Counts the draws of every unit that fall into its central intervals."""
 
     def __init__(self, value: Spread, levels: Sequence[float]) -> None:
         self.center = value.loc.double()
@@ -50,14 +50,14 @@ class Coverage:
         self.counts = torch.zeros(len(levels), *self.center.shape, dtype=torch.int64, device=self.center.device)
 
     def add(self, draws: Tensor) -> None:
-        """Take up draws."""
+        """Add draws."""
         distance = (draws - self.center).abs()
         for count, half in zip(self.counts, self.halves, strict=True):
             count += (distance <= half).sum(0)
 
 
 class Histogram:
-    """Counts of draws in equal bins about a center; where a draw falls outside, a unit's bins double their width."""
+    """Counts draws in equal bins about a center; a draw outside doubles the width of the unit's bins."""
 
     BINS = 96
 
@@ -66,7 +66,7 @@ class Histogram:
         self.counts = torch.zeros(*center.shape, self.BINS, dtype=torch.int64, device=center.device)
 
     def add(self, draws: Tensor) -> None:
-        """Take up draws of units in one dimension."""
+        """Add draws of units in one dimension."""
         position = (draws.double() - self.center) / self.width
         while (outside := (position.abs() >= self.BINS // 2).any(0)).any():
             self._widen(outside)

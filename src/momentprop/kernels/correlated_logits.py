@@ -1,11 +1,11 @@
 r"""The class posterior of correlated logits $X = Wx + b$ with independent inputs $x_i$ of variance $\sigma_i^2$.
 
-Only differences of logits matter to the softmax, and the variances of those are known exactly,
+The softmax depends only on differences of logits, whose variances are known exactly,
 $$D_{ky} = \mathrm{Var}[X_k - X_y] = \sum_i (w_{ki} - w_{yi})^2\sigma_i^2 .$$
-The paper's pairwise forms take them as they are. The race and its fast substitute are made for independent logits; for
-each class $y$ in turn they get independent logits whose differences from $X_y$ have these variances: $t_y$ for the
-class itself and $D_{ky} - t_y$ for its rivals. As $t_y$ is the covariance of any two differences $X_k - X_y$ and
-$X_j - X_y$ then, it is their average covariance in truth, weighed by how likely the rivals are.
+The paper's pairwise forms use them directly. The race and its fast substitute need independent logits. For each class
+$y$ in turn they get independent logits whose differences from $X_y$ have these variances: $t_y$ for the class itself
+and $D_{ky} - t_y$ for its rivals. Then $t_y$ is the covariance of any two differences $X_k - X_y$ and $X_j - X_y$; it
+is set to their average covariance, weighted by the probabilities of the rivals.
 """
 
 from collections.abc import Callable
@@ -18,15 +18,15 @@ from momentprop.distributions import LOGISTIC_VARIANCE
 from momentprop.kernels.fuse import Kernel, Moments, differentiable
 
 Score = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-r"""Of means, weights, variances and the indices of some classes: $\log q$ of these, but for a common constant."""
+r"""Maps means, weights, variances and the indices of some classes to their $\log q$, up to a common constant."""
 
-_TOGETHER = 1 << 22  # numbers that are worked on at a time
-_NODES = 128  # of them to a pair of classes, in a race
-_EVENLY = 0.1  # the part of the rivals' weight that all share
+_TOGETHER = 1 << 22  # numbers processed at a time
+_NODES = 128  # numbers per pair of classes in a race
+_EVENLY = 0.1  # the fraction of the rivals' weight shared equally
 
 
 def log_posterior(score: Score, mean: Tensor, weight: Tensor, variance: Tensor) -> Tensor:
-    r"""$\log q$ from the scores of all classes, a few of them at a time and again in the backward pass.
+    r"""$\log q$ from the scores of all classes, computed a few at a time and again in the backward pass.
 
     Memory stays linear in the number of classes.
     """
@@ -44,7 +44,7 @@ def log_posterior(score: Score, mean: Tensor, weight: Tensor, variance: Tensor) 
 
 
 def pairwise(log_win: Callable[[Tensor, Tensor], Tensor]) -> Score:
-    r"""The score of a class by a function of $\mu_k - \mu_y$ and $D_{ky}$, which itself sums over the rivals $k$."""
+    r"""The score of a class by a function of $\mu_k - \mu_y$ and $D_{ky}$ that sums over the rivals $k$."""
 
     def score(mean: Tensor, weight: Tensor, variance: Tensor, some: Tensor) -> Tensor:
         gap = mean.unsqueeze(-2) - mean[..., some].unsqueeze(-1)
@@ -54,7 +54,7 @@ def pairwise(log_win: Callable[[Tensor, Tensor], Tensor]) -> Score:
 
 
 def against_rivals(kernel: Kernel) -> Score:
-    r"""The score of a class by a kernel for independent logits, which it gets as described above."""
+    r"""The score of a class by a kernel for independent logits, as described above."""
     return partial(_against_rivals, kernel)
 
 
@@ -62,7 +62,7 @@ def _against_rivals(kernel: Kernel, mean: Tensor, weight: Tensor, variance: Tens
     apart = _differences(weight, variance, some)
     own = torch.arange(mean.shape[-1], device=mean.device) == some.unsqueeze(-1)  # shape: (some, classes)
     common = _common_variance(mean, weight, variance, some, apart, own).unsqueeze(-1)
-    # a rival closer to the class than that is left without a variance of its own
+    # a rival closer to the class than that keeps no variance of its own
     independent = torch.where(own, common, (apart - common).clamp(min=0.0))
     log_q = kernel(mean.unsqueeze(-2).expand_as(independent), independent).mean
     return torch.where(own, log_q, 0.0).sum(-1)
@@ -72,7 +72,7 @@ def _differences(weight: Tensor, variance: Tensor, some: Tensor) -> Tensor:
     r"""$D_{ky}$ for some $y$ and all $k$; shape: (..., some, classes)."""
     each = variance @ (weight * weight).mT
     joint = (variance.unsqueeze(-2) * weight[some]) @ weight.mT
-    # never negative but for rounding, which is small beside the variance of the logistic noise
+    # negative only by rounding, which is small compared with the variance of the logistic noise
     return (each[..., some].unsqueeze(-1) + each.unsqueeze(-2) - 2 * joint).clamp(min=0.0)
 
 
@@ -108,4 +108,4 @@ def relative(mean: Tensor, weight: Tensor, variance: Tensor) -> tuple[Tensor, Te
     joint = (variance * average) @ weight.mT
     own = (variance * average * average).sum(-1, keepdim=True)
     spread = variance @ (weight * weight).mT - 2 * joint + own
-    return mean - (p * mean).sum(-1, keepdim=True), spread.clamp(min=0.0)  # never negative but for rounding
+    return mean - (p * mean).sum(-1, keepdim=True), spread.clamp(min=0.0)  # negative only by rounding

@@ -1,9 +1,8 @@
-r"""Corrections of the variance of every unit by what is known of the unit: $\sigma'^2 = \sigma^2 e^t$.
+r"""Corrections of the variance of every unit from the unit's own state: $\sigma'^2 = \sigma^2 e^t$.
 
 The exponent is $t = c_0 + c_1\log\sigma^2 + c_2 a + c_3 a^2$ with $a = \mu/\sigma$, clipped to $\pm 6$, and with
-coefficients for every channel; to it comes what the other channels at the unit's position tell: see
-`calibration.across`. It is kept within the range that it had in the fit, so that a unit unlike those of the fit cannot
-run away.
+coefficients for every channel. `calibration.channel_map` adds what the other channels at the unit's position tell. The
+exponent is kept within the range that it had in the fit, so that a unit unlike those of the fit cannot run away.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,19 +17,19 @@ from momentprop.dispatch.context import Watcher
 from momentprop.values import Normal, Value
 
 Features = Literal["all", "state", "variance", "channel"]
-"""What the exponent depends on: the unit's variance and mean (its state) and other channels; the state alone; the
-variance alone; or nothing but the channel."""
+"""The features of the exponent: the unit's variance and mean (its state) and other channels; the state alone; the
+variance alone; or nothing besides the channel."""
 
 COUNT: dict[str, int] = {"all": 3, "state": 3, "variance": 1, "channel": 0}
-"""How many features of the unit there are, beside the constant."""
+"""The number of features of the unit, besides the constant."""
 
 _CLIP = 6.0
 _PIECE = 1 << 17  # elements
-_FLOOR = 1e-20  # of the variance in the features: the derivative of its logarithm and its root stay finite
+_FLOOR = 1e-20  # least variance in the features, so that the derivatives of its logarithm and root stay finite
 
 
 def rows(features: Features, rank: int) -> int:
-    """How many numbers a channel has: the coefficients, the range of the exponent, and a map of some rank."""
+    """The count of numbers per channel: the coefficients, the range of the exponent, and a map of the given rank."""
     return 1 + COUNT[features] + (2 if COUNT[features] else 0) + 2 * rank
 
 
@@ -46,9 +45,10 @@ def of_units(features: Features, loc: Tensor, variance: Tensor) -> list[Tensor]:
 
 
 def corrected(features: Features, numbers: Tensor, loc: Tensor, variance: Tensor) -> Tensor:
-    """The variance by the numbers of its channel, which broadcast to it: coefficients, range of the exponent, map.
+    """The corrected variance, by the numbers of each channel: coefficients, range of the exponent, and map.
 
-    A large result is cut into pieces that the processor's cache holds: a dozen passes over it would take their time.
+    The numbers broadcast to the variance. A large result is computed in pieces that fit the processor's cache, since a
+    dozen passes over the whole would be slow.
     """
     tracked = torch.is_grad_enabled() and (loc.requires_grad or variance.requires_grad)
     whole = tracked or torch.compiler.is_compiling() or loc.device.type != "cpu" or numbers.ndim > loc.ndim
@@ -78,14 +78,14 @@ def _corrected(features: Features, numbers: Tensor, loc: Tensor, variance: Tenso
 
 
 def mapped(down: Tensor, up: Tensor, x: Tensor, channel: int) -> Tensor:
-    """A map of low rank, its parts of shape (rank, channels), of the dimension `channel`, counted from the end."""
+    """Apply a map of low rank, with parts of shape (rank, channels), to the dimension `channel` from the end."""
     if channel == 1:
         return (x @ down.T) @ up
     return (up.T @ (down @ x.flatten(1 - channel))).reshape(x.shape)
 
 
 class Corrections(Watcher):
-    """Corrects the results of mixing operations, one after the other, by a table of numbers."""
+    """Corrects the results of mixing operations, one after the other, with a table of numbers."""
 
     def __init__(self, places: Sequence[Place], features: Features, levels: Sequence[float], table: Tensor) -> None:
         self.places = places
@@ -104,7 +104,7 @@ class Corrections(Watcher):
         self.numbers = numbers.to(given.device)
 
     def after(self, op: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Any:
-        """Correct a result, if the operation mixes units."""
+        """Correct the result of an operation that mixes units."""
         if not mixes(op, args, kwargs, result):
             return result
         place = self.places[self.position] if self.position < len(self.places) else None
@@ -115,7 +115,7 @@ class Corrections(Watcher):
         return self.correct(place, shape, result) if place.corrected else result
 
     def correct(self, place: Place, shape: list[int], result: Normal) -> Normal:
-        """The result with the variance that the numbers of the place give it."""
+        """The result with its variance corrected by the numbers of the place."""
         assert self.numbers is not None
         count = rows(self.features, place.rank)
         wide = torch.promote_types(result.dtype, torch.float32)
@@ -127,18 +127,18 @@ class Corrections(Watcher):
         return result.of(result.loc, variance.to(result.dtype))
 
     def finish(self) -> None:
-        """Complain if operations are missing; where nothing was random, none was expected."""
+        """Raise an error if operations are missing; if nothing was random, none was expected."""
         if 0 < self.position < len(self.places):
             raise ValueError(
-                f"the calibration does not fit: the model has ended before {self.places[self.position]}; "
+                f"the calibration does not fit: the model ended before {self.places[self.position]}; "
                 "calibrate it again, with inputs and noise like these"
             )
 
     def _interpolated(self, variance: Tensor) -> Tensor:
-        """The numbers at a variance of the input, linear in its logarithm between the levels and constant beyond."""
+        """The numbers for an input variance: linear in its logarithm between the levels, constant beyond."""
         knots = torch.tensor(self.levels, device=self.table.device, dtype=self.table.dtype).log()
         at = variance.to(knots).clamp(min=_FLOOR).log().clamp(knots[0], knots[-1])
-        share = ((at - knots[:-1]) / knots.diff()).clamp(0.0, 1.0)  # how far beyond each knot but the last
+        share = ((at - knots[:-1]) / knots.diff()).clamp(0.0, 1.0)  # position between each knot and the next
         ones = torch.ones_like(at).reshape(1)
         weights = torch.cat((ones, share)) - torch.cat((share, 0 * ones))
         return weights @ self.table

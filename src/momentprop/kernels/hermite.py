@@ -1,6 +1,6 @@
 r"""Gauss-Hermite quadrature about the mean, for functions that are smooth at the scale of the deviation.
 
-What is summed is the change $f(\mu + \sigma z) - f(\mu)$, so that nothing cancels however small the deviation.
+The sum is over the change $f(\mu + \sigma z) - f(\mu)$, so nothing cancels, however small the deviation.
 """
 
 from collections.abc import Callable
@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.fuse import Moments, Partials
-from momentprop.kernels.nodes import Rule
+from momentprop.kernels.nodes import Nodes
 from momentprop.kernels.sums import Terms, total
 
 Derivatives = Callable[[], tuple[Tensor, Tensor]]
 Change = tuple[Tensor, Derivatives]
-"""$f(\\mu + d) - f(\\mu)$, to full relative accuracy, and a function that gives $f'$ and $f''$ at $\\mu + d$."""
+"""$f(\\mu + d) - f(\\mu)$, to full relative accuracy, and a function that returns $f'$ and $f''$ at $\\mu + d$."""
 Local = Callable[[Tensor, bool], Change]
-"""The change for an offset $d$ from the mean and for its sign, `True` where it is positive."""
+"""Maps an offset $d$ from the mean, and whether it is positive, to the change."""
 
 
-def centred(value: Tensor, local: Local, variance: Tensor, rule: Rule) -> Moments:
-    r"""Moments of $f(X)$ from the `value` $f(\mu)$ and the changes about it at the nodes of a Gauss-Hermite `rule`.
+def centred(value: Tensor, local: Local, variance: Tensor, rule: Nodes) -> Moments:
+    r"""Moments of $f(X)$ from the `value` $f(\mu)$ and the changes from it at the nodes of a Gauss-Hermite `rule`.
 
     With $D = f(X) - f(\mu)$ the derivatives are $E f'$, $E f''/2$, $2(E[Df'] - E[D]\,E f')$ and
     $E f'^2 + E[Df''] - E[D]\,E f''$.

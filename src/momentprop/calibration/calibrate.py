@@ -10,16 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from momentprop.calibration.calibration import FAMILIES, Calibration, Noise, Quality, dropout_acts
-from momentprop.calibration.factors import COUNT, Features
+from momentprop.calibration.corrections import COUNT, Features
 from momentprop.calibration.fingerprint import Fingerprint
-from momentprop.calibration.fit import Fitted, at_level, summed, survey
-from momentprop.checking.measure import Call
-from momentprop.checking.ranks import batch_size, share
+from momentprop.calibration.fit import PlaceFit, at_level, summed, survey
+from momentprop.checking.call import Call, batch_size
+from momentprop.checking.ranks import share
 from momentprop.propagate import Family, may_vectorize
 from momentprop.values import Value
 
 SAMPLES = 300
-"""How many draws a fit takes unless the caller says otherwise: a deviation is then known to 4 %."""
+"""The default number of draws of a fit, which give a deviation to 4 %."""
 
 
 def calibrate(
@@ -37,7 +37,7 @@ def calibrate(
     inputs: int = 64,
     fallback: Any = None,
 ) -> Calibration:
-    r"""Fit corrections of AP2 on a few inputs, by which its variances hold in deep networks.
+    r"""Fit corrections of AP2 on a few inputs, so that its variances hold in deep networks.
 
     >>> import torch, momentprop
     >>> _ = torch.manual_seed(0)
@@ -48,24 +48,24 @@ def calibrate(
 
     Args:
         model: any module, in evaluation mode, or a function.
-        batches: an iterable of input batches, of which a few dozen inputs suffice: tensors or values; tuples or lists,
-            of which the first element is taken, as data loaders give them; dictionaries of keyword arguments. A single
-            tensor is a single batch. None draws inputs from `statistics`.
-        input_variance: the variance of the inputs, as in `propagate`, or a sequence of numbers: then the corrections
-            are fitted at each of these levels and interpolated in the logarithm of the input's mean variance.
-        dropout: let dropout act in evaluation mode, as in `propagate`. Fit under the noise that will be used.
+        batches: an iterable of input batches; a few dozen inputs suffice. A batch is a tensor or a value; a tuple or a
+            list, as data loaders give them, of which the first element is used; or a dictionary of keyword arguments.
+            A single tensor is a single batch. None draws inputs from `statistics`.
+        input_variance: the variance of the inputs, as in `propagate`, or a sequence of numbers. A sequence
+            fits the corrections at each level and interpolates in the logarithm of the input's mean variance.
+        dropout: let dropout act in evaluation mode, as in `propagate`. Fit under the noise of the later use.
         samples: the number of draws for each batch and level.
-        seed: of the draws, which leave torch's own generators as they were.
-        family: of AP2, as in `propagate`.
-        features: what a correction depends on beside the channel: `"all"`, the unit's own mean and variance and the
+        seed: the seed of the draws; torch's own generators keep their state.
+        family: the family of AP2, as in `propagate`.
+        features: what a correction depends on besides the channel: `"all"`, the unit's own mean and variance and the
             variances of other channels; `"state"`, the unit's own; `"variance"`; or nothing, `"channel"`.
-        statistics: anything with `loc` and `variance`, numbers or one for each channel, from which inputs are drawn if
-            no batches are at hand.
-        shape: of one such input, channels first.
-        inputs: how many are drawn.
+        statistics: anything with `loc` and `variance`, one number or one for each channel; without batches, inputs are
+            drawn from it.
+        shape: the shape of one drawn input, channels first.
+        inputs: the number of drawn inputs.
         fallback: as in `propagate`.
 
-    If `torch.distributed` is initialized, each rank takes a part of every batch, and all get the same result.
+    If `torch.distributed` is initialized, each rank takes a part of every batch, and all ranks get the same result.
     """
     if samples < 2:
         raise ValueError(f"a variance takes at least 2 samples, but samples is {samples}")
@@ -151,9 +151,10 @@ def _at(calls: Sequence[Call], variance: Tensor | float | None) -> list[Call]:
 
 
 def drawn_inputs(statistics: Any, shape: Sequence[int] | None, count: int, seed: int) -> Tensor:
-    """Inputs drawn at random with the mean and the variance that a data set has in each channel.
+    """Random inputs with the mean and the variance of a data set in each channel.
 
-    Images are not independent pixels: along dimensions after the first, noise of several scales is added up.
+    The pixels of an image are not independent, so noise of several scales is added along the dimensions after the
+    first.
     """
     if statistics is None or shape is None:
         raise ValueError("without batches, give `statistics` of the data, with `loc` and `variance`, and a `shape`")
@@ -173,16 +174,16 @@ def drawn_inputs(statistics: Any, shape: Sequence[int] | None, count: int, seed:
 
 
 def _like_weights(inputs: Tensor, model: Callable[..., Any]) -> Tensor:
-    """The inputs on the device and of the type of the model's weights, if it has any."""
+    """The inputs with the device and type of the model's weights, if it has any."""
     weights = model.parameters() if isinstance(model, nn.Module) else ()
     return next((inputs.to(weight) for weight in weights if weight.is_floating_point()), inputs)
 
 
-def together(fits: Sequence[Fitted]) -> Tensor:
+def together(fits: Sequence[PlaceFit]) -> Tensor:
     """The numbers of a place at all levels, shape (levels, numbers, channels).
 
-    So that exponents are interpolated if the numbers are, every level has the ways down of all levels, and leads up
-    from its own ones only.
+    Every level holds the `down` matrices of all levels, and `up` matrices that are zero for those of other levels.
+    Interpolating the numbers then interpolates the exponents.
     """
     down = torch.cat([fit.down for fit in fits])
     ups = torch.block_diag(*(torch.ones(1, fit.rank) for fit in fits)).to(down)[..., None] * torch.cat(
@@ -191,7 +192,7 @@ def together(fits: Sequence[Fitted]) -> Tensor:
     return torch.stack([torch.cat((fit.numbers, down, up)) for fit, up in zip(fits, ups, strict=True)])
 
 
-def _quality(fitted: Fitted, level: float) -> Quality:
+def _quality(fitted: PlaceFit, level: float) -> Quality:
     return Quality(level, fitted.factors, fitted.before, fitted.after)
 
 

@@ -1,4 +1,4 @@
-"""The inputs that a report shows: their output units, class probabilities and pictures."""
+"""The inputs that a report shows, with their output units, class probabilities and pictures."""
 
 import base64
 import struct
@@ -8,21 +8,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from momentprop.checking.ending import Probabilities, Shown
-from momentprop.checking.measure import Call, Measurement
-from momentprop.checking.ranks import first_tensor
-from momentprop.checking.report import Example, Unit
+from momentprop.checking.call import Call, first_tensor
+from momentprop.checking.final_output import Probabilities, ShownUnits
+from momentprop.checking.measure import Measurement
+from momentprop.checking.results import SAMPLED, Example, Unit
 from momentprop.values import Value
 from momentprop.values.spread import Spread
 
-SAMPLED = "sampled"
-"""The name of the draws among the methods."""
-
-_BEST = ("kl_race", "kl_fast", "kl")  # which of a method's posteriors is shown
+_BEST = ("kl_race", "kl_fast", "kl")  # the report shows the first of these posteriors that a method has
 
 
 def of(found: Measurement, call: Call, class_names: Sequence[str] | None) -> list[Example]:
-    """All inputs that were chosen."""
+    """All chosen inputs."""
     return [
         Example(
             name=f"input {shown.input}",
@@ -34,7 +31,7 @@ def of(found: Measurement, call: Call, class_names: Sequence[str] | None) -> lis
     ]
 
 
-def _unit(shown: Shown, i: int, names: Sequence[str] | None) -> Unit:
+def _unit(shown: ShownUnits, i: int, names: Sequence[str] | None) -> Unit:
     number = shown.units[i]
     filled = shown.counts[i].nonzero().flatten()
     first, last = int(filled[0]), int(filled[-1])
@@ -53,8 +50,8 @@ def _unit(shown: Shown, i: int, names: Sequence[str] | None) -> Unit:
     )
 
 
-def _probabilities(found: Probabilities, shown: Shown) -> dict[str, list[float]]:
-    """The probabilities of the units shown, by draws and by the best posterior of each method."""
+def _probabilities(found: Probabilities, shown: ShownUnits) -> dict[str, list[float]]:
+    """The probabilities of the shown units, by draws and by the best posterior of each method."""
     probabilities = {SAMPLED: found.truth[shown.row, shown.units].tolist()}
     for name, posteriors in found.log_q.items():
         best = next(posteriors[figure] for figure in _BEST if figure in posteriors)

@@ -1,0 +1,80 @@
+"""The result of a check in plain sentences."""
+
+from collections.abc import Mapping
+
+from momentprop.checking.formatting import factor, number, percent, worth
+from momentprop.checking.methods import CALIBRATED
+from momentprop.checking.results import Results
+
+_OFF = 0.2  # the summary names the first module whose deviations have a larger relative error
+
+
+def summary(report: Results) -> str:
+    """The result in plain sentences."""
+    name = report.chief
+    parts = [_of_means(report, name), _of_deviations(report, name), _of_classes(report, name)]
+    off = _first_off(report, name)
+    if off is not None:
+        where = f"`{off}`, a {report[off].type}"
+        parts.append(f"The first module where its deviations are off by more than {percent(_OFF)} is {where}.")
+    parts += [_of_other(report, other) for other in report.methods if other == CALIBRATED != name]
+    return " ".join(part for part in parts if part)
+
+
+def _of_other(report: Results, name: str) -> str:
+    """A sentence on a method other than the main one."""
+    found, floor = report.at_output(name), report.floor_at_output
+    if found.eps_mean is None or found.eps_std is None or floor.eps_std is None:
+        return ""
+    return (
+        f"By {name}, the means are off by {number(found.eps_mean)} standard deviations, and the deviations are "
+        f"{factor(found.eps_std, floor.eps_std)}."
+    )
+
+
+def _of_means(report: Results, name: str) -> str:
+    found, floor = report.at_output(name), report.floor_at_output
+    if found.eps_mean is None:
+        return ""
+    others = [f"{other}: {number(report.at_output(other).eps_mean)}" for other in report.methods if other != name]
+    return (
+        f"At the output, the means by {name} are off by {number(found.eps_mean)} standard deviations "
+        f"({'; '.join([*others, f'the floor of {report.samples:,} draws: {number(floor.eps_mean)}'])}). "
+        f"That is the error of {worth(found.worth_mean, report.samples)} Monte Carlo samples, for the price of "
+        f"{number(report.cost[name].measured)} forward passes."
+    )
+
+
+def _of_deviations(report: Results, name: str) -> str:
+    found, floor = report.at_output(name), report.floor_at_output
+    if found.eps_std is None or floor.eps_std is None:
+        return ""
+    covered = found.coverage.get("90")
+    return (
+        f"Its standard deviations are {factor(found.eps_std, floor.eps_std)}, "
+        f"and its 90 % intervals hold {percent(covered)} of the draws."
+    )
+
+
+def _of_classes(report: Results, name: str) -> str:
+    if report.posterior is None or name not in report.posterior.methods:
+        return ""
+    figure, kl = best(report.posterior.methods[name])
+    return (
+        f"Its class probabilities are {number(kl)} nats from those of the draws ({figure}; floor: "
+        f"{number(report.posterior.floor)}), as those of {worth(report.posterior.worth[name][figure], report.samples)} "
+        "samples are."
+    )
+
+
+def best(divergences: Mapping[str, float]) -> tuple[str, float]:
+    """The posterior of a method closest to the draws, with its divergence."""
+    return min(divergences.items(), key=lambda item: item[1])
+
+
+def _first_off(report: Results, name: str) -> str | None:
+    for path, module in report.rows.items():
+        found = module.methods.get(name)
+        if found is not None and found.eps_std is not None and not 1 - _OFF < found.eps_std < 1 / (1 - _OFF):
+            return path
+    return None

@@ -10,22 +10,28 @@ WHEEL_VENV := build/wheel-venv
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lint format types docs wheel clean
+.PHONY: help demo test test-library test-experiments test-full lint format types docs wheel clean
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | awk -F'|' '{ printf "make %-10s %s\n", $$1, $$2 }'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml experiments/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]' -e ./experiments
 	touch $@
 
 demo: $(READY) ## Check three LeNets against Monte Carlo, and write reports into demo/
-	$(BIN)/python -m momentprop.demo
+	$(BIN)/momentprop demo
 
 # One torch thread in each worker: pytest-xdist already uses every core.
 test: $(READY) ## Run the test suite and the doctests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
+
+test-library: $(READY) ## Run the part of it that is about the library
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal tests src README.md docs
+
+test-experiments: $(READY) ## Run the part of it that is about the experiments
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal experiments
 
 test-full: $(READY) ## Run the test suite with the slow, wide checks
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal -m ''
@@ -38,7 +44,7 @@ format: $(READY) ## Repair style and formatting where that is automatic
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: $(READY) ## Check the types of src/
+types: $(READY) ## Check the types of both packages
 	$(BIN)/mypy
 
 docs: $(READY) ## Build the documentation into site/
@@ -48,10 +54,10 @@ wheel: $(READY) ## Build the wheel into dist/ and try it in a clean environment
 	rm -rf dist $(WHEEL_VENV)
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist .
 	$(PYTHON) -m venv $(WHEEL_VENV)
-	$(WHEEL_VENV)/bin/pip install --quiet -c constraints.txt dist/*.whl
+	$(WHEEL_VENV)/bin/pip install --quiet -c constraints.txt "$$(ls dist/*.whl)[cli]"
 	$(WHEEL_VENV)/bin/python -I tools/smoke.py
 	rm -rf $(WHEEL_VENV)
 
 clean: ## Remove everything that make has made
 	rm -rf $(VENV) build dist site demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find src tests tools docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src experiments tests tools docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 import momentprop
 from momentprop import Normal
 from momentprop.checking.formatting import NONE
-from momentprop.experiments import kept
 from momentprop.markdown import table
 from momentprop.sampling import progress
 from momentprop.training.distributed import as_device
+from momentprop_experiments.runs import trained_networks
 
 NETWORK, VARIANCE = "cifar-lrelu", 0.1
 TITLE = "What calibrated AP2 costs beside plain AP2"
@@ -45,7 +45,7 @@ class Plain(nn.Module):
 
 def measure(device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
     """The ratios of all forms and batches."""
-    model, _ = kept.load(NETWORK)
+    model, _ = trained_networks.load(NETWORK)
     images = torch.randn(max(*options.batches, 8), 3, 32, 32, generator=torch.Generator().manual_seed(0))
     model, images = model.to(device), images.to(device)
     fitted = momentprop.calibrate(model, images[:8], input_variance=VARIANCE, samples=50)

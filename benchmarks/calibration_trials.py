@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from momentprop import Normal, Sample
 from momentprop.checking import metrics
 from momentprop.data import load
-from momentprop.experiments import kept
 from momentprop.functional import class_posterior
 from momentprop.markdown import table
 from momentprop.values import Estimate
+from momentprop_experiments.runs import trained_networks
 
 MIXING = (nn.Conv2d, nn.AdaptiveAvgPool2d)
 CASES = {
@@ -367,7 +367,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     data = load("cifar10", options.root)
     results: dict[str, Any] = {}
     for title, (name, variance, dropout) in CASES.items():
-        model, about = kept.load(name, options.networks)
+        model, about = trained_networks.load(name, options.networks)
         mean, std = (torch.tensor(about[part]) for part in ("mean", "std"))
         test, train = (
             replace(part, mean=mean, std=std).batch(range(count))[0].to(device)

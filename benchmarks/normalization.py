@@ -29,10 +29,10 @@ from momentprop.data import Dataset, Split
 from momentprop.markdown import table
 from momentprop.nn import AnalyticNorm
 from momentprop.normalization.layers import detach, replaced
-from momentprop.training.config import Config
 from momentprop.training.distributed import processes
 from momentprop.training.loop import Trainer
-from momentprop.training.run import build
+from momentprop_experiments.runs.config import Config
+from momentprop_experiments.runs.training_run import build
 
 METHODS: dict[str, dict[str, Any]] = {
     "standard": {"method": "sample"},

@@ -54,9 +54,9 @@ class Case:
 
     @property
     def rule(self) -> dispatch.Rule:
-        found = dispatch.find(self.op, Normal)
-        assert found is not None, f"{self.name} has a test case but no rule"
-        return dispatch.Rule(self.op, Normal, found)
+        found = [row for row in dispatch.table() if (row.op, row.on) == (self.op, Normal)]
+        assert found, f"{self.name} has a test case but no rule"
+        return found[0]
 
     @property
     def exact(self) -> bool:

@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "momentprop"
 
 LAYERS = [  # from bottom to top; a part imports from lower layers only
     ("errors", "markdown", "distributions"),
-    ("torch_compat",),
+    ("torch_compat", "files"),
     ("dispatch", "kernels"),
     ("noise", "paper"),
     ("values",),

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 from momentprop.markdown import table
-from momentprop.training import Config, load_model, save_halved
+from momentprop_experiments import Config, load_model, save_halved
 
 _TEXT = """# Trained networks
 
-`momentprop.training.load_model` reads them. The weights are rounded to half precision, the accuracies are those of the
-test images before the rounding. Each was made by its command, after `momentprop data get`.
+`momentprop_experiments.load_model` reads them. The weights are rounded to half precision, the accuracies are those of
+the test images before the rounding. Each was made by its command, after `momentprop data get`.
 
 """
 

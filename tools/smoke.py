@@ -1,6 +1,8 @@
 """Show that an installed wheel works: run as `python -I tools/smoke.py`, so that only the installed package is seen."""
 
 import importlib.metadata
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
@@ -10,7 +12,7 @@ from momentprop.data import digits
 
 
 def main() -> None:
-    """Propagate noise through a small network and read the embedded data, both from the installed package."""
+    """Try the installed package: propagate noise, read the embedded data, and find no experiments in it."""
     package = Path(momentprop.__file__).parent
     assert "site-packages" in package.parts, f"momentprop was imported from {package}, not from the wheel"
     assert (package / "py.typed").exists(), "py.typed is missing from the wheel"
@@ -18,7 +20,21 @@ def main() -> None:
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10), torch.nn.ReLU())
     output = model(momentprop.Normal(images, 0.1))
     assert output.loc.shape == output.variance.shape == (len(labels), 10)
+    _require_no_experiments()
     print(f"momentprop {importlib.metadata.version('momentprop')} works from {package}")
+
+
+def _require_no_experiments() -> None:
+    """Check that the wheel has no experiments, and that their commands say in one sentence how to get them."""
+    files = [str(file) for file in importlib.metadata.files("momentprop") or ()]
+    assert files, "the files of the wheel are not known"
+    found = [file for file in files if "experiments" in file]
+    assert not found, f"the wheel has experiments: {found}"
+    command = [sys.executable, "-I", "-m", "momentprop", "train", "lenet", "--epochs", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert done.stderr.startswith("momentprop: `momentprop train` is a command of the experiments"), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
 
 
 if __name__ == "__main__":

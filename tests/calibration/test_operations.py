@@ -7,7 +7,7 @@ from torch import nn
 from momentprop import Normal, calibrate, propagate
 from momentprop.calibration.operations import Place
 from momentprop.dispatch.context import Watcher
-from momentprop.propagate import Recording, prepared
+from momentprop.running import Run
 from tests.calibration.models import NEW, X
 from tests.networks import TransformerBlock
 
@@ -72,17 +72,16 @@ def test_a_watcher_sees_operations_but_not_what_rules_do_inside():
         def __init__(self):
             self.names = []
 
-        def after(self, op, args, kwargs, result):
-            self.names.append(op)
+        def after(self, call, result):
+            self.names.append(call.op)
             return result
 
     def model(x):
         return torch.softmax(x.var(-1, keepdim=True) + F.normalize(x), -1).mean()
 
     names = Names()
-    recording = Recording(model, Normal, False)
-    with prepared(model, (X,), {}, Normal, recording, 0.1, False, None, None, names) as run:
-        run()
+    with Run(model, (X,), input_variance=0.1).by(Normal, watcher=names) as once:
+        once()
     assert names.names == ["var", "normalize", "add", "softmax", "mean"]
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import momentprop
 from momentprop import input_statistics
-from momentprop.experiments.networks import lenet, mlp
+from momentprop_experiments.networks import lenet, mlp
 from tests.architectures.vision import VGG, BasicBlock, ResNet, UNet
 from tests.networks import ConvNet
 

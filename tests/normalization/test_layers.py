@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 import momentprop
 from momentprop import Mean, Normal, Statistics, dataset_statistics, fold, input_statistics, propagate
 from momentprop.errors import UserError
-from momentprop.experiments.networks import lenet
 from momentprop.nn import AnalyticNorm
+from momentprop_experiments.networks import lenet
 from tests.normalization.models import images_of, make_normalized
 
 

@@ -9,8 +9,8 @@ from torch import nn
 
 import momentprop
 from momentprop import MissingRule, Normal, dataset_statistics
-from momentprop.experiments.networks import SEQUENTIAL
 from momentprop.values.statistics import TrainingStatistics
+from momentprop_experiments.networks import SEQUENTIAL
 from tests.architectures.vision import VGG, BasicBlock, Bottleneck, ResNet, UNet, VisionTransformer
 from tests.rules.statistics.data import MEAN, VARIANCE, data_of, statistics_of
 

@@ -15,6 +15,7 @@ from momentprop.calibration.corrections import Corrections, Features, level
 from momentprop.calibration.fingerprint import Fingerprint, state
 from momentprop.calibration.operations import Place
 from momentprop.errors import UserError
+from momentprop.files import read_tensors, write_file, write_tensors
 from momentprop.markdown import table
 from momentprop.propagate import FAMILIES
 from momentprop.torch_compat.functorch import is_transforming
@@ -26,6 +27,8 @@ FORMAT = 1
 
 MARGIN = 1.5
 """A noise level may leave the fitted range by this factor before a warning is given."""
+
+_KIND = "calibration"  # the kind of file, in messages
 
 
 class CalibrationWarning(UserWarning):
@@ -129,27 +132,23 @@ class Calibration:
 
         Needs safetensors: `pip install "momentprop[experiments]"`.
         """
-        from momentprop.training import checkpoint
-
         path = Path(path)
         content = self.to_dict()
-        checkpoint.write(path, checkpoint.Checkpoint({"calibration": content}, {"numbers": self.numbers}))
-        checkpoint.write_file(path.with_suffix(".json"), json.dumps(content, indent=1).encode())
+        write_tensors(path, {"calibration": content}, {"numbers": self.numbers}, _KIND)
+        write_file(path.with_suffix(".json"), json.dumps(content, indent=1).encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "Calibration":
         """Read a file that `save` wrote."""
-        from momentprop.training import checkpoint
-
-        read = checkpoint.read(Path(path))
-        content = read.state.get("calibration")
+        saved, tensors = read_tensors(Path(path), _KIND)
+        content = saved.get("calibration")
         if content is None:
             raise UserError(f"`{path}` does not hold a calibration")
         if content["format"] != FORMAT:
             raise UserError(
                 f"`{path}` has format {content['format']}, but this version reads {FORMAT}: calibrate again"
             )
-        return cls.from_dict(content, read.tensors["numbers"])
+        return cls.from_dict(content, tensors["numbers"])
 
     @classmethod
     def from_dict(cls, content: dict[str, Any], numbers: Tensor) -> "Calibration":

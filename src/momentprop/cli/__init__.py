@@ -1,4 +1,4 @@
-"""The command `momentprop`: data sets, training and the paper's examples.
+"""The command `momentprop`: accuracy of a network, data sets, and what other packages add.
 
 Each module of this folder is one command, with a function `register` that adds it. `main` turns what a user can do
 wrong into one line on the standard error and the exit status 2; everything else is a bug of ours, and keeps its

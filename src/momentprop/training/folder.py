@@ -5,10 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from momentprop.files import write_file
 from momentprop.training import checkpoint as checkpoints
 from momentprop.training import log
-from momentprop.training.checkpoint import Checkpoint, CheckpointError, write_file
-from momentprop.training.config import MAY_CHANGE, Settings
+from momentprop.training.checkpoint import Checkpoint, CheckpointError
+from momentprop.training.settings import MAY_CHANGE, Settings
 
 _OURS = (checkpoints.FILE, "checkpoint.json", "config.json", "log.csv", "curves.png", "curves.svg")
 _OVERWRITE = "begin anew by `--overwrite` (`overwrite=True`)"

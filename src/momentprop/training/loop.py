@@ -1,9 +1,7 @@
 """The training loop, for any model and any examples: `fit`."""
 
-import contextlib
 import math
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,17 +12,19 @@ from torch import Tensor, nn
 from momentprop.calibration import Calibration
 from momentprop.errors import UserError
 from momentprop.training import checkpoint as checkpoints
-from momentprop.training.calibrating import fitted
 from momentprop.training.checkpoint import Checkpoint
-from momentprop.training.config import Settings
+from momentprop.training.cuda_graph import GraphedStep
 from momentprop.training.distributed import Ranks, processes
-from momentprop.training.examples import Examples, as_examples, order
 from momentprop.training.folder import Folder
+from momentprop.training.generators import forked_generators, generator_states, restore_generators
 from momentprop.training.log import Row, TensorBoard
 from momentprop.training.losses import LOSSES, Classification, Objective
+from momentprop.training.optimizer import make_optimizer, optimizer_state, restore_optimizer
 from momentprop.training.passes import autocast, converted, evaluate, in_full, training_pass
-from momentprop.training.progress import Progress
-from momentprop.training.recorded import Recorded
+from momentprop.training.progress import Clock, Progress
+from momentprop.training.recalibration import fitted
+from momentprop.training.settings import Settings
+from momentprop.training.training_examples import Examples, as_examples, order
 
 
 @dataclass
@@ -115,8 +115,8 @@ class Trainer:
         self.graphed = settings.graph and ranks.device.type == "cuda"
         if self.graphed and ranks.world > 1:
             raise UserError("graph is for a single process: leave it out")
-        self.recorded: Recorded | None = None
-        self.optimizer = _optimizer(self.model, settings, self.graphed)
+        self.graphed_step: GraphedStep | None = None
+        self.optimizer = make_optimizer(self.model, settings, self.graphed)
         self.runner = ranks.wrap(torch.compile(self.model) if settings.compile else self.model)  # type: ignore[arg-type]
         self.position = Position()
         self.calibration: Calibration | None = None
@@ -152,7 +152,7 @@ class Trainer:
             group["lr"] = group["lr"].fill_(rate) if self.graphed else rate  # a graph reads it where it is
         permutation = order(len(self.examples), self.settings.seed, at.epoch).to(self.ranks.device)
         bar.begin(at.epoch + 1, self.steps, at.step)
-        clock = _Clock(at.seconds)
+        clock = Clock(at.seconds)
         for batch in permutation.split(self.settings.batch_size)[at.step :]:
             self.step(batch)
             at.step += 1
@@ -173,8 +173,8 @@ class Trainer:
         if len(batch) < self.settings.batch_size:
             self._step(batch, self.runner if self.ranks.world > 1 else self.model)  # is not worth another compilation
         elif self.graphed:
-            self.recorded = self.recorded or Recorded(lambda batch: self._step(batch, self.runner))
-            self.recorded(batch)
+            self.graphed_step = self.graphed_step or GraphedStep(lambda batch: self._step(batch, self.runner))
+            self.graphed_step(batch)
         else:
             self._step(batch, self.runner)
 
@@ -229,7 +229,7 @@ class Trainer:
         """Fit corrections of AP2 to the present weights, if the run has any."""
         if self.settings.calibrate_every:
             self.calibration = fitted(self.model, self.examples, self.settings, epoch, self.ranks.device)
-            self.recorded = None  # a recorded step has the former corrections
+            self.graphed_step = None  # a recorded step has the former corrections
 
     def evaluate(self, examples: Any) -> dict[str, float]:
         """The averages of the objective over examples, by the evaluation pass."""
@@ -240,10 +240,10 @@ class Trainer:
         """Write a checkpoint and the log."""
         if self.folder is None:
             return
-        generators, sums = self._generators(), self.ranks.sum(self.sums)
+        generators, sums = generator_states(self.ranks), self.ranks.sum(self.sums)
         if not self.ranks.is_first:
             return
-        tensors, rest = checkpoints.optimizer_state(self.optimizer)
+        tensors, rest = optimizer_state(self.optimizer)
         at = self.position
         state = {
             "settings": self.settings.as_dict(),
@@ -271,15 +271,13 @@ class Trainer:
         self._require_same_run(found)
         state = found.state
         self.model.load_state_dict(found.part("model."))
-        checkpoints.restore_optimizer(self.optimizer, found.part("optimizer."), state["optimizer"])
+        restore_optimizer(self.optimizer, found.part("optimizer."), state["optimizer"])
         self.sums.copy_(found.tensors["sums"] if self.ranks.is_first else torch.zeros_like(self.sums))
         self.position = Position(state["epoch"], state["step"], state["seconds"], state["history"])
         if self.settings.calibrate_every:
             numbers = found.tensors["calibration.numbers"].to(self.ranks.device)
             self.calibration = Calibration.from_dict(state["calibration"], numbers)
-        for name, states in found.part("generator.").items():
-            if self.ranks.rank < len(states):
-                _set_generator(name, states[self.ranks.rank].clone(), self.ranks.device)
+        restore_generators(found.part("generator."), self.ranks)
 
     def _require_same_run(self, found: Checkpoint) -> None:
         here = {"examples": len(self.examples), "names": list(self.objective.names)}
@@ -291,49 +289,3 @@ class Trainer:
         wanted = {name: tuple(tensor.shape) for name, tensor in self.model.state_dict().items()}
         if {name: tuple(tensor.shape) for name, tensor in found.part("model.").items()} != wanted:
             raise checkpoints.CheckpointError("the checkpoint is of another model: names or shapes of tensors differ")
-
-    def _generators(self) -> dict[str, Tensor]:
-        """The states of the generators of all processes, stacked."""
-        states = {"cpu": torch.get_rng_state()}
-        if self.ranks.device.type == "cuda":
-            states["cuda"] = torch.cuda.get_rng_state(self.ranks.device)
-        return {name: torch.stack(self.ranks.gather(state)) for name, state in states.items()}
-
-
-class _Clock:
-    """Counts seconds on from a number."""
-
-    def __init__(self, seconds: float) -> None:
-        self.set(seconds)
-
-    def set(self, seconds: float) -> None:
-        self.before, self.started = seconds, time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        return self.before + time.perf_counter() - self.started
-
-
-def _optimizer(model: nn.Module, settings: Settings, graphed: bool) -> torch.optim.Optimizer:
-    """The optimizer; that of a graph has its state and its learning rate on the GPU."""
-    parameters: Sequence[nn.Parameter] = [p for p in model.parameters() if p.requires_grad]
-    if not parameters:
-        raise UserError("the model has no parameters to train")
-    rate = torch.tensor(settings.learning_rate, device=parameters[0].device) if graphed else settings.learning_rate
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD(parameters, rate, fused=graphed or None)
-    return torch.optim.Adam(parameters, rate, fused=graphed or None, capturable=graphed)
-
-
-def _set_generator(name: str, state: Tensor, device: torch.device) -> None:
-    if name == "cpu":
-        torch.set_rng_state(state)
-    elif device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-
-
-@contextlib.contextmanager
-def forked_generators(ranks: Ranks) -> Iterator[None]:
-    """Leave torch's own generators as they were."""
-    with torch.random.fork_rng([ranks.device] if ranks.device.type == "cuda" else []):
-        yield

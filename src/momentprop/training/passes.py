@@ -10,10 +10,10 @@ from momentprop.calibration import Calibration
 from momentprop.calibration.calibrated_module import Calibrated
 from momentprop.normalization.pixel import evaluating
 from momentprop.propagate import propagate
-from momentprop.training.config import Settings
 from momentprop.training.distributed import Ranks
-from momentprop.training.examples import Examples
 from momentprop.training.losses import Objective
+from momentprop.training.settings import Settings
+from momentprop.training.training_examples import Examples
 from momentprop.values import Mean, Normal, Value
 
 _EVALUATED_AT_ONCE = 500

@@ -55,6 +55,22 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
             print(text, file=sys.stderr, flush=True)
 
 
+class Clock:
+    """Counts seconds on from a number."""
+
+    def __init__(self, seconds: float) -> None:
+        self.set(seconds)
+
+    def set(self, seconds: float) -> None:
+        """Count from this number on."""
+        self.before, self.started = seconds, time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """The seconds so far."""
+        return self.before + time.perf_counter() - self.started
+
+
 def line(figures: Mapping[str, Any]) -> str:
     """Figures as people read them.
 

@@ -1,0 +1,85 @@
+r"""Gradient attacks on a classifier, whatever the method that gives its class posterior.
+
+An attack lowers the log-likelihood $\log q(y^*\,|\,x)$ of the true class by the very method that is attacked:
+none hides behind a gradient that is not its own.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from momentprop.calibration import Calibration
+from momentprop.functional import class_posterior
+from momentprop.functional.posterior import PosteriorMethod
+from momentprop.propagate import Family, propagate
+from momentprop.values import Sample
+
+LogPosterior = Callable[[Tensor], Tensor]
+"""From images to the logarithm of their class probabilities, of shape (images, classes)."""
+
+
+def by_means(model: nn.Module) -> LogPosterior:
+    """The class posterior of AP1: the softmax of a model in evaluation mode."""
+    return lambda x: model(x).log_softmax(-1)
+
+
+def by_moments(
+    model: nn.Module,
+    variance: float,
+    family: Family = "normal",
+    softmax: PosteriorMethod | None = None,
+    calibration: Calibration | None = None,
+) -> LogPosterior:
+    """The class posterior of AP2, for inputs of this variance, with the corrections of a calibration if given."""
+
+    def log_posterior(x: Tensor) -> Tensor:
+        output = propagate(model, x, input_variance=variance, family=family, calibration=calibration)
+        return class_posterior(output, -1, softmax).logits
+
+    return log_posterior
+
+
+def by_draws(model: nn.Module, variance: float, draws: int) -> LogPosterior:
+    """The mean of the class probabilities of draws of the inputs and of all units, which have their own gradients.
+
+    The gradient is that of the mean of the draws; random units give it by their straight-through estimate.
+    """
+
+    def log_posterior(x: Tensor) -> Tensor:
+        repeated = x.expand(draws, *x.shape).flatten(0, 1)
+        noisy = torch.add(repeated, torch.randn_like(repeated), alpha=variance**0.5)
+        logits: Tensor = model(Sample.of(noisy)).loc.unflatten(0, (draws, len(x)))
+        return logits.log_softmax(-1).logsumexp(0) - math.log(draws)
+
+    return log_posterior
+
+
+def gradient_sign(log_posterior: LogPosterior, x: Tensor, labels: Tensor) -> Tensor:
+    r"""The sign of $-\nabla_x \log q(y^*\,|\,x)$, the direction of the fast gradient sign method."""
+    given = x.detach().requires_grad_()
+    with torch.enable_grad():
+        likelihood = log_posterior(given).gather(-1, labels[:, None]).sum()
+        (gradient,) = torch.autograd.grad(likelihood, given)
+    return -gradient.sign()
+
+
+def projected_descent(log_posterior: LogPosterior, x: Tensor, labels: Tensor, most: float, steps: int = 10) -> Tensor:
+    r"""Images within `most` of `x` in the maximum norm, reached in so many steps of 2.5 `most` / `steps` each.
+
+    This is projected gradient descent on the log-likelihood (Madry and others 2018), begun at `x`.
+
+    >>> import torch
+    >>> from momentprop_experiments.attacks import by_means, projected_descent
+    >>> model = torch.nn.Linear(2, 2)
+    >>> x, labels = torch.zeros(1, 2), torch.tensor([0])
+    >>> attacked = projected_descent(by_means(model), x, labels, most=0.5)
+    >>> float((attacked - x).abs().max()), bool(by_means(model)(attacked)[0, 0] < by_means(model)(x)[0, 0])
+    (0.5, True)
+    """
+    attacked = x
+    for _ in range(steps):
+        attacked = attacked + 2.5 * most / steps * gradient_sign(log_posterior, attacked, labels)
+        attacked = x + (attacked - x).clamp(-most, most)
+    return attacked

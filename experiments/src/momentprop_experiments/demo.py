@@ -1,0 +1,216 @@
+r"""The showcase, `momentprop demo`: how accurate the propagation is on LeNet.
+
+Three trained LeNets, each random in its own way, read handwritten digits: one gets noisy pixels, one drops units, and
+the units of one are coins. `momentprop.check` compares AP1 (a standard network) and AP2 (means and variances, in one
+pass) with Monte Carlo at every layer, before and after `momentprop.calibrate` has corrected AP2 by a few draws. The
+tables are printed, and reports to open in a browser are written.
+"""
+
+import dataclasses
+import sys
+import textwrap
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor, nn
+
+import momentprop
+from momentprop.checking import Report, formatting, overview
+from momentprop.checking.methods import CALIBRATED
+from momentprop.checking.overview import Entry
+from momentprop.data import Dataset, load
+from momentprop.markdown import table
+from momentprop.training import Settings, fit
+from momentprop_experiments.networks import lenet
+from momentprop_experiments.runs import trained_networks
+
+OUT = Path("demo")
+"""The folder of the reports."""
+
+FIT_IMAGES, FIT_DRAWS = 64, 200
+"""How many training digits and draws a calibration takes, or fewer draws if the check takes fewer."""
+
+
+@dataclass(frozen=True)
+class Showcase:
+    """A network, what is random in it, and how it is trained if the repository's weights are not at hand."""
+
+    name: str
+    title: str
+    about: str
+    kept: str
+    activation: str = "lrelu"
+    dropout: float = 0.0
+    training: dict[str, Any] = field(default_factory=dict)
+    noise: dict[str, Any] = field(default_factory=dict)
+
+
+CASES = (
+    Showcase(
+        "noisy-input",
+        "Noisy pixels",
+        "Every pixel, normalized to variance 1 over the data, gets independent normal noise of variance 0.1.",
+        kept="lenet-lrelu",
+        training={"method": "ap1", "learning_rate": 3e-3, "epochs": 3},
+        noise={"input_variance": 0.1},
+    ),
+    Showcase(
+        "dropout",
+        "Dropout",
+        "Every unit is dropped with probability 0.2, also in the evaluation.",
+        kept="lenet-dropout",
+        dropout=0.2,
+        training={"method": "sample", "learning_rate": 3e-3, "epochs": 3},
+        noise={"dropout": True},
+    ),
+    Showcase(
+        "bernoulli",
+        "Random binary units",
+        "Every hidden unit is 1 with the probability that a logistic function gives, and else 0: a sigmoid belief "
+        "network.",
+        kept="lenet-bernoulli",
+        activation="bernoulli",
+        training={"method": "ap2", "family": "fitted", "learning_rate": 1e-2, "epochs": 3},
+    ),
+)
+
+INTRODUCTION = (
+    "LeNet reads handwritten digits, and something in it is random. What are the mean and the standard deviation of "
+    "each of its units, and the probability of each digit? AP1 is the standard network: one pass, no deviations. AP2 "
+    "propagates means and variances in one pass through the same, unmodified network. Monte Carlo draws the noise many "
+    "times, and is the truth, up to its own error.",
+    "AP2's means are close to those of the draws, and so are its class probabilities, where AP1 is overconfident. AP2 "
+    "takes the units of a layer as independent. Where the noise is made anew in every layer, as with dropout, that "
+    "hardly matters; noise of the input makes units vary together, so that the true deviations are larger.",
+    "Calibrated AP2 repairs that: 64 other digits and 200 draws, once, tell for every layer by how much its deviations "
+    "are to be corrected. After that it costs one pass, as AP2 does.",
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command `demo` to an application."""
+    app.command("demo")(main)
+
+
+def main(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the reports.")] = OUT,
+    *,
+    images: Annotated[int, typer.Option(min=1, help="How many test digits to check.")] = 128,
+    draws: Annotated[int, typer.Option(min=2, help="How many draws of the noise to compare with.")] = 500,
+    training: Annotated[
+        int | None, typer.Option(min=1, help="Train with so many digits, if there are no trained networks at hand.")
+    ] = None,
+) -> list[Entry]:
+    """Show how accurate the propagation is: three LeNets against Monte Carlo, in about a minute.
+
+    Prints the figures of every layer, and writes reports to read in a browser.
+    """
+    started = time.perf_counter()
+    out.mkdir(parents=True, exist_ok=True)
+    data = load("digits")
+    print(f"Three LeNets on {images} embedded test digits, against {draws:,} draws of their noise.\n", flush=True)
+    entries = [_run(case, data, out, images, draws, training) for case in CASES]
+    page = overview.save(out / "index.html", "How accurate is the propagation on LeNet?", INTRODUCTION, entries)
+    print("All three, at the output:\n")
+    print(table(*overview.comparison(entries)))
+    print(_meaning(page, time.perf_counter() - started))
+    return entries
+
+
+def _run(case: Showcase, data: Dataset, out: Path, count: int, draws: int, training: int | None) -> Entry:
+    print(_wrapped(f"{case.title}. {case.about}"), flush=True)
+    model, images, others, origin = network(case, data, count, training)
+    calibration = momentprop.calibrate(model, others, samples=min(FIT_DRAWS, draws), **case.noise)
+    report = momentprop.check(
+        model,
+        images,
+        samples=draws,
+        class_names=data.classes,
+        show=_uncertain(model, images, case),
+        calibration=calibration,
+        **case.noise,
+    )
+    report = dataclasses.replace(report, model=f"LeNet: {case.title.lower()}", call=f"{origin}\n{report.call}")
+    report.save_html(out / f"{case.name}.html")
+    print(f"\n{_layers(report)}\n\n{_wrapped(report.summary)}\n", flush=True)
+    return Entry(case.title, case.about, report, f"{case.name}.html")
+
+
+def network(
+    case: Showcase, data: Dataset, count: int, training: int | None = None
+) -> tuple[nn.Module, Tensor, Tensor, str]:
+    """A trained network, so many test images as it expects them, some training images, and where it is from."""
+    path = trained_networks.find(case.kept)
+    if path is not None:
+        try:
+            model, about = trained_networks.load(case.kept)
+        except ImportError:  # weights are read by safetensors, which an installation may lack
+            path = None
+        else:
+            mean, std = (torch.tensor(about[part]) for part in ("mean", "std"))
+            train, test = (dataclasses.replace(part, mean=mean, std=std) for part in (data.train, data.test))
+            where = f"model, _ = momentprop_experiments.load_model({'results/networks/' + path.name!r})"
+            return model, test.batch(range(count))[0], train.batch(range(FIT_IMAGES))[0], where
+    data = data.normalized()
+    images, others = data.test.batch(range(count))[0], data.train.batch(range(FIT_IMAGES))[0]
+    return trained(case, data, training), images, others, "# trained by the demo"
+
+
+def trained(case: Showcase, data: Dataset, count: int | None = None) -> nn.Module:
+    """Train a network on embedded digits, normalized, for a few epochs."""
+    torch.manual_seed(0)
+    images, labels = data.train.batch(slice(count))
+    print(f"Training a LeNet on {len(labels):,} embedded digits.", flush=True)
+    model = lenet(case.activation, dropout=case.dropout)
+    momentprop.initialize(model, images[:1024], method="batch")
+    settings = Settings(**case.training, device="cpu")
+    history = fit(model, (images, labels), settings, progress=sys.stdout.isatty())
+    print(f"Accuracy on the training digits: {history[-1]['train_accuracy']:.1%}", flush=True)
+    return model.eval()
+
+
+@torch.no_grad()
+def _uncertain(model: nn.Module, images: Tensor, case: Showcase, count: int = 3) -> list[int]:
+    """Which images to show: those whose class is the least certain."""
+    logits = momentprop.propagate(model, images, **case.noise)
+    most = momentprop.functional.class_posterior(logits, -1, "race").loc.amax(-1)
+    return [int(i) for i in most.argsort()[:count]]
+
+
+def _layers(report: Report) -> str:
+    """The figures of every layer, briefly."""
+    head = ["layer", "means off by: AP1", "AP2", "calibrated", "floor", "deviations: AP2", "calibrated"]
+    rows = []
+    for name, module in report.rows.items():
+        found = [module.methods[method] for method in ("ap2", CALIBRATED)]
+        if found[0].eps_std is not None and module.same_as is None:
+            errors = [formatting.number(each.eps_mean) for each in (module.methods["ap1"], *found, module.floor)]
+            rows.append([name, *errors, *("× " + formatting.number(each.eps_std) for each in found)])
+    return table(head, rows)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 110, break_long_words=False)
+
+
+def _meaning(page: Path, seconds: float) -> str:
+    return f"""
+Errors of means are in standard deviations of the draws, and those of deviations factors: 1 is exact, below 1 AP2 is
+overconfident. The floor is what a perfect method would show, because the draws are finite. Class probabilities are off
+by a divergence in nats. "Worth" is how many draws have the same error of the means; "passes" is the price of AP2, in
+forward passes of the plain network.
+
+Open {page} in a browser: it has histograms of the draws with what AP1 and AP2 say, and links to a report on
+each network. The same for a network of yours:
+
+    momentprop.check(model, x, input_variance=0.1).save_html("report.html")
+
+({seconds:.0f} s)"""
+
+
+if __name__ == "__main__":
+    typer.run(main)

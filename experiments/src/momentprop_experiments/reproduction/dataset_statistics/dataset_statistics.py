@@ -1,0 +1,177 @@
+r"""The paper's table of data-set statistics, for LeNet and for deeper networks.
+
+The statistics of a data set's channels, $(\mu_0, \sigma_0^2)$, are carried through a network as one pixel
+(`momentprop.dataset_statistics`) and compared with those of every module over images and positions.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import momentprop
+from momentprop import data
+from momentprop.sampling import progress
+from momentprop.training.distributed import as_device
+from momentprop.training.training_examples import order
+from momentprop_experiments.networks import NETWORKS
+from momentprop_experiments.options import DEFAULTS, Options
+from momentprop_experiments.reproduction.dataset_statistics import channels
+from momentprop_experiments.reproduction.dataset_statistics.channels import Errors
+from momentprop_experiments.reproduction.dataset_statistics.dataset_statistics_report import markdown, plot
+from momentprop_experiments.reproduction.outcome import Outcome, rounded
+from momentprop_experiments.reproduction.printed_numbers import STATISTICS
+from momentprop_experiments.runs import trained_networks
+
+NAME = "dataset-statistics"
+TITLE = "Statistics of a data set at every layer, from one pixel (table)"
+
+STARTS = {
+    "none": "torch's initial point",
+    "bn": "BN initialization",
+    "analytic": "analytic initialization",
+    "normalized": "batch normalization",
+    "trained": "trained",
+}
+"""The weights that a network can have; by `normalized` it has batch normalization, in training mode."""
+
+_INITIALIZED_WITH = 1024  # images of the BN initialization, as in training
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network with the data set it is for, its activations, its weights, and its columns with their modules."""
+
+    title: str
+    network: str
+    data: str
+    activations: Sequence[str]
+    starts: Sequence[str]
+    columns: Sequence[tuple[str, str]]
+
+
+def _alternating(layers: int, last: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    hidden = [[("C", f"conv{i}"), ("A", f"activation{i}")] for i in range(1, layers)]
+    return [*(column for pair in hidden for column in pair), *last]
+
+
+_PAPER = ("none", "bn", "analytic", "trained")
+_DEEP = ("none", "bn", "analytic", "normalized")
+
+SUBJECTS = (
+    Subject("LeNet", "lenet", "mnist", ("lrelu", "logistic"), _PAPER, _alternating(4, [("F", "conv4")])),
+    Subject(
+        *("CIFAR-10 network", "cifar", "cifar10", ("lrelu", "logistic"), _PAPER),
+        columns=_alternating(9, [("C", "conv9"), ("P", "pool")]),
+    ),
+    Subject(
+        *("Plain network of 20 layers", "plain20", "cifar10", ("relu",), _DEEP),
+        columns=[*((f"C{i}", f"conv{i}") for i in range(1, 21)), ("P", "pool")],
+    ),
+    Subject(
+        *("ResNet-18", "resnet18", "cifar10", ("relu",), _DEEP),
+        columns=[("C", "0.0"), *((f"B{i}", str(i + 1)) for i in range(1, 9)), ("P", "10"), ("F", "12")],
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured."""
+
+    images: int
+    seeds: int  # random initial points
+    networks: Sequence[str]
+    data: str | None = None  # in the place of a network's own
+
+
+FULL = Effort(10_000, 5, [subject.network for subject in SUBJECTS])
+ON_CPU = dataclasses.replace(FULL, images=500, seeds=2)
+QUICK = Effort(16, 1, ["lenet", "resnet18"], "digits")
+
+
+def run(out: Path, options: Options = DEFAULTS) -> Outcome:
+    """Measure all networks; `quick` takes two of them and a few embedded digits."""
+    device = as_device(options.device)
+    effort = QUICK if options.quick else ON_CPU if device.type == "cpu" else FULL
+    chosen = [subject for subject in SUBJECTS if subject.network in effort.networks]
+    found = {}
+    for subject in chosen:
+        name = effort.data or subject.data
+        training = data.load(name, options.root).normalized().train
+        images, _ = training.batch(order(len(training), 0, 0)[: effort.images])
+        found[subject.network] = {
+            "title": subject.title,
+            "data": name,
+            "columns": [heading for heading, _ in subject.columns],
+            "activations": _measure(subject, images.to(device), effort.seeds, options),
+        }
+    numbers = {"images": effort.images, "seeds": effort.seeds, "starts": STARTS, "networks": found}
+    return Outcome(numbers, markdown(TITLE, numbers), plot(out, NAME, numbers))
+
+
+def _measure(subject: Subject, images: Tensor, seeds: int, options: Options) -> dict[str, Any]:
+    """The errors of all activations and weights, and the printed ones where there are some."""
+    found: dict[str, Any] = {}
+    with progress(len(subject.activations) * len(subject.starts), subject.title) as bar:
+        for activation in subject.activations:
+            found[activation] = {}
+            for start in subject.starts:
+                each = [
+                    _errors(_model(subject, activation, start, seed, images, options), images, subject.columns)
+                    for seed in range(1 if start == "trained" else seeds)
+                ]
+                printed = STATISTICS.get(activation, {}).get(start) if subject.network == "lenet" else None
+                beside = {"printed": dataclasses.asdict(printed)} if printed is not None else {}
+                found[activation][start] = _averages(each) | beside
+                bar.update(1)
+    return found
+
+
+def _model(subject: Subject, activation: str, start: str, seed: int, images: Tensor, options: Options) -> nn.Module:
+    """A network with these weights, in training mode only if that is what normalizes it."""
+    if start == "trained":
+        return trained_networks.load(f"{subject.network}-{activation}", options.networks)[0].to(images.device)
+    norm = "bn" if start == "normalized" else "none"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = NETWORKS[subject.network](activation, norm=norm, shape=tuple(images.shape[1:]))
+    model.to(images.device).train(start == "normalized")
+    if start == "bn":
+        momentprop.initialize(model, images[:_INITIALIZED_WITH], method="batch")
+    elif start == "analytic":
+        momentprop.initialize(model, momentprop.input_statistics(images), method="analytic")
+    return model
+
+
+@torch.no_grad()
+def _errors(model: nn.Module, images: Tensor, columns: Sequence[tuple[str, str]]) -> list[Errors]:
+    """How far the statistics of one pixel are off, for each column."""
+    paths = [path for _, path in columns]
+    estimated = momentprop.dataset_statistics(model, momentprop.input_statistics(images))
+    truth = channels.measure(model, images, paths)
+    return [channels.compare(estimated[path].loc, estimated[path].stddev, truth[path]) for path in paths]
+
+
+def _averages(each: Sequence[Sequence[Errors]]) -> dict[str, list[float | None]]:
+    """The averages over initial points, one a column; factors are averaged geometrically."""
+    columns = list(zip(*each, strict=True))
+    logs = [_average([None if e.eps_std is None else math.log(e.eps_std) for e in column]) for column in columns]
+    return {
+        "eps_mean": [rounded(_average([errors.eps_mean for errors in column])) for column in columns],
+        "eps_std": [rounded(None if x is None else math.exp(x)) for x in logs],
+        "rms_log_std": [rounded(_average([errors.rms_log_std for errors in column])) for column in columns],
+        "constant_channels": [rounded(_average([float(errors.constant) for errors in column])) for column in columns],
+        "zero_channels": [rounded(_average([float(errors.zero) for errors in column])) for column in columns],
+    }
+
+
+def _average(numbers: Sequence[float | None]) -> float | None:
+    """The average of the numbers that there are."""
+    known = [x for x in numbers if x is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,1 @@
+"""Plain training, sampled and analytic dropout."""

@@ -1,0 +1,135 @@
+"""Analytic dropout: plain training, dropout that is drawn, and dropout that AP2 propagates, in two networks.
+
+Each run is one `momentprop train` into a folder of its own, from the same point, scaled by the statistics of a batch;
+only analytic normalization begins at the point that its own statistics give. Beside the paper's four ways there is
+analytic dropout that minimizes what sampled dropout does, the mean of the loss and not the loss of the mean. With
+`--minutes` training stops in time, what there is so far is told, and the same command goes on.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from momentprop.data import Split
+from momentprop.training.distributed import processes
+from momentprop.training.losses import Classification
+from momentprop.training.passes import evaluate
+from momentprop_experiments.options import DEFAULTS, Options
+from momentprop_experiments.reproduction.dropout.dropout_figure import plot
+from momentprop_experiments.reproduction.dropout.dropout_report import markdown
+from momentprop_experiments.reproduction.outcome import Outcome, rounded
+from momentprop_experiments.runs import schedule
+from momentprop_experiments.runs.config import Config
+from momentprop_experiments.runs.training_run import load_data, load_model, split
+
+NAME = "dropout"
+TITLE = "Analytic dropout: plain training, sampled and analytic dropout (curves, tables; takes a GPU)"
+
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {"method": "sample", "init": "bn"},
+    "sampled": {"method": "sample", "init": "bn"},
+    "analytic": {"method": "ap2", "init": "bn"},
+    "analytic-norm": {"method": "ap2", "init": "analytic", "norm": "analytic"},
+    "analytic-expected": {"method": "ap2", "init": "bn", "loss": "expected"},
+}
+"""The ways by name, and what each sets beside the probability of dropout, which is 0 for `plain`."""
+
+SEEDS = {0.3: (0, 1, 2), 0.2: (0,)}
+"""The seeds by the probability; plain training has all of them."""
+
+TESTS = ("ap1", "ap2")
+"""The methods by which every trained network is tested."""
+
+_FULL: dict[str, dict[str, Any]] = {
+    "lenet": {"data": "mnist", "train_images": 1000, "validation": 1 / 60, "batch_size": 50, "epochs": 40},
+    "cifar": {"data": "cifar10", "epochs": 60, "checkpoint_every": 0, "compile": True, "graph": True},
+}
+_QUICK: dict[str, dict[str, Any]] = {
+    "lenet": {"data": "digits", "train_images": 200, "validation": 0.04, "batch_size": 25, "epochs": 2}
+}
+
+
+def run(out: Path, options: Options = DEFAULTS) -> Outcome:
+    """Train what is not yet trained, and compare what there is; `quick` trains LeNet a little on embedded digits."""
+    folder = options.runs / (f"{NAME}-quick" if options.quick else NAME)
+    groups = cases(options)
+    schedule.complete({name: config for group in groups.values() for name, config in group.items()}, folder, options)
+    data: dict[str, Any] = {"networks": {}}
+    for network, group in groups.items():
+        found = {name: _read(folder / name, config, options.root) for name, config in group.items()}
+        begun = {name: each for name, each in found.items() if each["validation_accuracy"]}
+        images = _validation_images(group, options.root) if begun else None
+        about = {**_networks(options)[network], "validation_images": images, "wanted": len(group)}
+        data["networks"][network] = {**about, "runs": begun}
+    return Outcome(data, markdown(TITLE, data), plot(out, NAME, data))
+
+
+def cases(options: Options) -> dict[str, dict[str, Config]]:
+    """The runs of each network by the names of their folders."""
+    return {network: _cases(network, settings, options) for network, settings in _networks(options).items()}
+
+
+def _networks(options: Options) -> dict[str, dict[str, Any]]:
+    return _QUICK if options.quick else _FULL
+
+
+def _cases(network: str, settings: dict[str, Any], options: Options) -> dict[str, Config]:
+    found = {}
+    seeds = {0.3: (0,)} if options.quick else SEEDS
+    for seed in sorted({seed for each in seeds.values() for seed in each}):
+        given: dict[str, Any] = {"network": network, "seed": seed, "device": options.device, **settings}
+        found[f"{network}-plain-{seed}"] = Config(**given, **WAYS["plain"])
+        for p in (p for p, wanted in seeds.items() if seed in wanted):
+            for way in list(WAYS)[1:]:
+                found[f"{network}-{way}-{p}-{seed}"] = Config(**given, **WAYS[way], dropout=p)
+    return found
+
+
+def _validation_images(group: dict[str, Config], root: Path | None) -> int:
+    """How many images each run is validated with."""
+    config = next(iter(group.values()))
+    validation = split(load_data(config, root), config)[1]
+    return 0 if validation is None else len(validation)
+
+
+def _read(place: Path, config: Config, root: Path | None) -> dict[str, Any]:
+    """What a run has given so far."""
+    history = schedule.history(place)
+    kept = ("train_loss", "validation_loss", "validation_accuracy")
+    return {
+        "way": _way(config),
+        "dropout": config.dropout,
+        "seed": config.seed,
+        "command": config.command,
+        **{name: [rounded(row[name]) for row in history] for name in kept},
+        "test": tests(place, config, root) if schedule.is_done(place, config) else None,
+    }
+
+
+def _way(config: Config) -> str:
+    if config.dropout == 0:
+        return "plain"
+    given = {name: {"norm": "none", "loss": "posterior", **WAYS[name]} for name in list(WAYS)[1:]}
+    return next(name for name, settings in given.items() if dataclasses.replace(config, **settings) == config)
+
+
+def tests(place: Path, config: Config, root: Path | None) -> dict[str, Any]:
+    """The test figures of a trained network by AP1 and AP2, which are kept beside it."""
+    file = place / "tests.json"
+    of = json.loads((place / "result.json").read_text())["test"]  # which tells one run in this place from another
+    kept: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    if kept.pop("of", None) == of:
+        return kept
+    images = load_data(config, root).test
+    found = {method: _test(place, config, method, images) for method in TESTS}
+    file.write_text(json.dumps({"of": of, **found}, indent=1) + "\n")
+    return found
+
+
+def _test(place: Path, config: Config, method: str, images: Split) -> dict[str, Any]:
+    ranks = processes(config.device)
+    model, about = load_model(place)
+    settings = Config.from_dict({**about["config"], "evaluate": method, "device": config.device})
+    figures = evaluate(model.to(ranks.device), images.to(ranks.device), settings, Classification("race"), ranks)
+    return {name: rounded(figure) for name, figure in figures.items()}

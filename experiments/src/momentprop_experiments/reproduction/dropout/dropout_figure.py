@@ -1,0 +1,129 @@
+"""Plain training, sampled and analytic dropout as curves."""
+
+import statistics
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from momentprop_experiments.drawing import draw
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Run = dict[str, Any]
+"""What a training run has given so far."""
+
+NETWORKS = {"lenet": "LeNet", "cifar": "CIFAR-10 network"}
+WAYS = {
+    "plain": "plain training",
+    "sampled": "sampled dropout",
+    "analytic": "analytic dropout",
+    "analytic-norm": "analytic dropout and normalization",
+    "analytic-expected": "analytic dropout, mean loss",
+}
+"""The ways to train by name, as people read them."""
+
+WINDOW = 5
+"""The epochs of the running average, roughly."""
+
+_LINES: dict[str, dict[str, Any]] = {
+    "plain": {"color": "#c1272d", "linestyle": (0, (5, 2))},
+    "sampled": {"color": "#2a9d5c", "linestyle": "-."},
+    "analytic": {"color": "#e08e0b", "linestyle": "-"},
+    "analytic-norm": {"color": "#1f4e9c", "linestyle": "-"},
+    "analytic-expected": {"color": "#7b2d8b", "linestyle": "-", "linewidth": 2.0},
+}
+_PANELS = {
+    "validation_accuracy": "validation accuracy (%)",
+    "validation_loss": "validation loss (nats)",
+    "train_loss": "training loss (nats)",
+}
+_POINTS = 15.0  # of accuracy below the best: what lies lower is the beginning
+
+
+def running(figures: Sequence[float]) -> list[float]:
+    r"""The running average $r_k = r_{k-1} + a_k (x_k - r_{k-1})$ with $a_k = 2/(\min(k, 5) + 1)$.
+
+    It is smooth, forgets the first epochs soon, and varies as much as the mean of five figures.
+
+    >>> running([1, 4, 8])
+    [1.0, 3.0, 5.5]
+    """
+    found = [float(x) for x in figures[:1]]
+    for k, x in enumerate(figures[1:], start=2):
+        found.append(found[-1] + 2 / (min(k, WINDOW) + 1) * (x - found[-1]))
+    return found
+
+
+def with_dropout(runs: Collection[Run], p: float) -> dict[str, list[Run]]:
+    """The runs of each way with a probability of dropout, and those of plain training with the same seeds."""
+    seeds = {run["seed"] for run in runs if run["dropout"] == p}
+    wanted = [run for run in runs if run["dropout"] == p or (run["way"] == "plain" and run["seed"] in seeds)]
+    return {way: [run for run in wanted if run["way"] == way] for way in WAYS}
+
+
+def probabilities(runs: Collection[Run]) -> list[float]:
+    """The probabilities of dropout."""
+    return sorted({run["dropout"] for run in runs} - {0.0})
+
+
+def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:
+    """Draw accuracy and losses against the epoch, a column of panels for each network and probability."""
+    shown = [
+        (network, p, with_dropout(found["runs"].values(), p))
+        for network, found in data["networks"].items()
+        for p in probabilities(found["runs"].values())
+    ]
+    return draw(out, name, (max(6.0, 3.4 * len(shown) + 0.6), 7.6), lambda figure: _plot(figure, shown))
+
+
+def _plot(figure: "Figure", shown: Sequence[tuple[str, float, dict[str, list[Run]]]]) -> None:
+    panels = figure.subplots(3, max(1, len(shown)), sharex="col", squeeze=False, height_ratios=(1.4, 1, 1))
+    for column, (network, p, ways) in zip(panels.T, shown, strict=False):
+        drawn = [
+            [_curve(axis, [_scaled(run[key], key) for run in runs], way) for way, runs in ways.items() if runs]
+            for axis, key in zip(column, _PANELS, strict=True)
+        ]
+        seeds = max(map(len, ways.values()))
+        column[0].set_title(f"{NETWORKS[network]}, p = {p:g}" + (" (bands: seeds)" if seeds > 1 else ""))
+        column[0].set_ylim(*_of_accuracy(drawn[0]))
+        column[1].set_ylim(0, _of_loss(drawn[1]))
+        column[2].set_yscale("log")
+        column[2].set_xlabel("epoch (running averages)")
+        column[2].xaxis.get_major_locator().set_params(integer=True)
+    for axis, label in zip(panels[:, 0], _PANELS.values(), strict=True):
+        axis.set_ylabel(label)
+    lines, names = panels[0, 0].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=2 if len(shown) < 4 else len(WAYS))
+
+
+def _scaled(figures: Sequence[float], key: str) -> list[float]:
+    return [100 * x for x in running(figures)] if key.endswith("accuracy") else running(figures)
+
+
+def _curve(axis: "Axes", curves: Sequence[Sequence[float]], way: str) -> list[float]:
+    """Draw the mean over the seeds, and the band from the lowest to the highest, as far as they have come.
+
+    A seed that has not come half as far as another is left out.
+    """
+    most = max(map(len, curves))
+    steps = list(zip(*(curve for curve in curves if 2 * len(curve) >= most), strict=False))
+    epochs, mean = range(1, len(steps) + 1), [statistics.fmean(step) for step in steps]
+    axis.plot(epochs, mean, label=WAYS[way], **_LINES[way])
+    if len(curves) > 1:
+        low, high = list(map(min, steps)), list(map(max, steps))
+        axis.fill_between(epochs, low, high, color=_LINES[way]["color"], alpha=0.13, linewidth=0)
+    return mean
+
+
+def _of_accuracy(curves: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """A range without the beginning, so that the differences at the end can be seen."""
+    best = max(map(max, curves))
+    return max(best - _POINTS, min(map(min, curves))) - 0.5, best + 1
+
+
+def _of_loss(curves: Sequence[Sequence[float]]) -> float:
+    """The same for the losses, from zero."""
+    ends = [curve[-1] for curve in curves]
+    return 1.25 * max(*ends, 2 * min(ends))

@@ -1,0 +1,1 @@
+"""A logistic unit as a logic gate with uncertain inputs."""

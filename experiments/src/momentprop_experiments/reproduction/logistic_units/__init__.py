@@ -1,0 +1,1 @@
+"""Approximations of logistic units and of small belief networks against exact sums."""

@@ -1,0 +1,1 @@
+"""Noisy and missing pixels in trained networks."""

@@ -1,0 +1,243 @@
+r"""Noisy and missing pixels: what a trained network says of images of which only a mean and a variance are known.
+
+Noise of a known variance $v_i$, which may differ from pixel to pixel, is drawn once for every test image, and a pixel
+is then known as $N(x_i, v_i)$. A missing pixel is known as the mean and the variance of that pixel in the training
+images. AP1 takes the means alone (for missing pixels: mean imputation); AP2 and Monte Carlo are asked for the class
+posterior under both, with the pixels taken as independent.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import momentprop
+from momentprop import Normal
+from momentprop.calibration import Calibration
+from momentprop.functional import class_posterior
+from momentprop.sampling import progress
+from momentprop_experiments.options import DEFAULTS, Options
+from momentprop_experiments.reproduction.calibration.calibration_cases import (
+    Case,
+    Setting,
+    Subject,
+    exact_convolutions,
+)
+from momentprop_experiments.reproduction.noisy_inputs.noisy_inputs_report import markdown, plot, shown
+from momentprop_experiments.reproduction.outcome import Outcome, rounded
+from momentprop_experiments.reproduction.posterior_scores import mean_of_softmax, rejection, scores
+
+NAME = "noisy-inputs"
+TITLE = "Images with noisy and missing pixels: accuracy, calibration and rejection (tables, figure)"
+
+COUNTS = (8, 32, 128)
+"""The numbers of draws that Monte Carlo is tried with."""
+
+_AT_ONCE = 500  # images
+
+Corruption = Callable[[Tensor, Normal, torch.Generator], Normal]
+"""What becomes known of images, given the moments of each pixel over the training images."""
+
+
+def noise(variance: float) -> Corruption:
+    """Noise of one variance."""
+    return uneven(variance, variance)
+
+
+def uneven(low: float, high: float) -> Corruption:
+    """Noise whose variance differs from pixel to pixel: its logarithm is uniform."""
+
+    def corrupt(images: Tensor, _: Normal, generator: torch.Generator) -> Normal:
+        where = torch.rand(_one_channel(images), generator=generator, device=images.device)
+        variance = (low * (high / low) ** where).expand_as(images)
+        drawn = torch.randn(images.shape, generator=generator, device=images.device)
+        return Normal(images + variance.sqrt() * drawn, variance)
+
+    return corrupt
+
+
+def with_prior(corrupt: Corruption) -> Corruption:
+    r"""The same noise, and that a pixel has the moments $m, v$ that it has in the training images.
+
+    Of a pixel seen as $x_i$ under noise of variance $v_i$ that leaves, as for normal distributions, the mean
+    $m + w(x_i - m)$ and the variance $w v_i$ with $w = v/(v + v_i)$: between a pixel that is seen and a missing one.
+    """
+
+    def known(images: Tensor, typical: Normal, generator: torch.Generator) -> Normal:
+        seen = corrupt(images, typical, generator)
+        weight = typical.variance / (typical.variance + seen.variance)
+        return Normal(typical.loc + weight * (seen.loc - typical.loc), weight * seen.variance)
+
+    return known
+
+
+def missing(share: float) -> Corruption:
+    """Pixels that are missing here and there."""
+
+    def corrupt(images: Tensor, typical: Normal, generator: torch.Generator) -> Normal:
+        mask = torch.rand(_one_channel(images), generator=generator, device=images.device) < share
+        return Normal.missing(images, mask, typical.loc, typical.variance)
+
+    return corrupt
+
+
+def block(side: float) -> Corruption:
+    """A square of missing pixels, with this part of the image's side, anywhere within the image."""
+
+    def corrupt(images: Tensor, typical: Normal, generator: torch.Generator) -> Normal:
+        height, width = images.shape[-2:]
+        rows, columns = (
+            _run(len(images), length, round(side * length), generator, images.device) for length in (height, width)
+        )
+        mask = (rows[:, :, None] & columns[:, None, :])[:, None]  # shape: (images, 1, height, width)
+        return Normal.missing(images, mask, typical.loc, typical.variance)
+
+    return corrupt
+
+
+def _one_channel(images: Tensor) -> tuple[int, ...]:
+    return (len(images), 1, *images.shape[2:])
+
+
+def _run(count: int, length: int, part: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    """Which of `length` positions lie in a run of `part` of them that begins anywhere, `count` times."""
+    first = torch.randint(length - part + 1, (count, 1), generator=generator, device=device)
+    positions = torch.arange(length, device=device)
+    return (positions >= first) & (positions < first + part)
+
+
+_MISSING = {
+    "missing 25 %": missing(0.25),
+    "missing 50 %": missing(0.5),
+    "missing 75 %": missing(0.75),
+    "missing block": block(0.5),
+}
+
+
+@dataclass(frozen=True)
+class Network:
+    """A trained network, and what happens to its images, which have mean 0 and variance 1 in each channel."""
+
+    case: Case
+    corruptions: Mapping[str, Corruption]
+
+
+def _noisy(variances: Sequence[float], low: float, high: float) -> dict[str, Corruption]:
+    """Noise of these variances, and noise that differs from pixel to pixel, known with and without a prior."""
+    even = {f"noise {variance:g}": noise(variance) for variance in variances}
+    return even | {"uneven noise": uneven(low, high), "uneven, prior": with_prior(uneven(low, high))}
+
+
+_DIGITS = _noisy((0.3, 1, 3), 0.03, 30) | _MISSING
+
+NETWORKS = {
+    "lenet": Network(Case("LeNet (MNIST)", "lenet-lrelu", "mnist"), _DIGITS),
+    "lenet-noisy": Network(Case("LeNet, trained by AP2 with input variance 1", "lenet-noisy", "mnist"), _DIGITS),
+    "cifar": Network(
+        Case("CIFAR-10 network", "cifar-lrelu", "cifar10"),
+        _noisy((0.01, 0.1, 0.3), 0.001, 1) | _MISSING,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured."""
+
+    test: dict[str, int]  # images by network
+    brief: frozenset[str] = frozenset()  # networks that are tried on the corruptions of the figure alone
+    fitted: int = 64  # images that a calibration is fitted to
+    samples: int = 300  # draws that it is fitted to
+    typical: int = 5000  # training images that tell the moments of each pixel
+
+
+FULL = Effort({"lenet": 10_000, "lenet-noisy": 10_000, "cifar": 2000})
+ON_CPU = Effort({"lenet": 2000, "lenet-noisy": 2000, "cifar": 32}, frozenset({"cifar"}), fitted=32, samples=100)
+QUICK = Effort({"lenet": 40, "lenet-noisy": 40}, frozenset(NETWORKS), fitted=4, samples=20, typical=500)
+
+
+def run(out: Path, options: Options = DEFAULTS) -> Outcome:
+    """Try all methods on all corruptions; `quick` takes LeNet, embedded digits and few of them."""
+    setting = Setting(options)
+    effort = QUICK if options.quick else ON_CPU if setting.device.type == "cpu" else FULL
+    data: dict[str, Any] = {"fitted_to": effort.fitted, "samples": effort.samples, "networks": {}}
+    pictures = {}
+    with progress(len(effort.test), NAME) as bar, exact_convolutions(), torch.no_grad():
+        for name in effort.test:
+            data["networks"][name], pictures[name] = measure(name, setting, effort)
+            bar.update(1)
+    return Outcome(data, markdown(TITLE, data), plot(out, NAME, data, pictures))
+
+
+def measure(name: str, setting: Setting, effort: Effort) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All numbers of a network, and for the figure one image under each corruption."""
+    network, images = NETWORKS[name], effort.test[name]
+    subject = setting.subject(network.case, effort.typical, images)
+    variance, mean = torch.var_mean(subject.train, 0, correction=0)
+    typical = Normal(mean, variance)
+    chosen = shown(network.corruptions) if name in effort.brief else list(network.corruptions)
+    found, pictures = {}, {}
+    for corruption in chosen:
+        found[corruption], known = _measure(subject, network.corruptions[corruption], typical, effort)
+        pictures[corruption] = _picture(subject, known, hide="missing" in corruption)
+    clean = scores(subject.model(subject.test).log_softmax(-1), subject.labels)
+    about = {"title": network.case.title, "data": network.case.data, "test_images": images}
+    return {**about, "clean": clean, "corruptions": found}, pictures
+
+
+def _measure(subject: Subject, corrupt: Corruption, typical: Normal, effort: Effort) -> tuple[dict[str, Any], Normal]:
+    """The figures of each method, and what was known of the images."""
+    generator = torch.Generator(subject.test.device).manual_seed(0)
+    known = corrupt(subject.test, typical, generator)
+    fitted = corrupt(subject.train[: effort.fitted], typical, generator)
+    calibration = momentprop.calibrate(subject.model, [fitted], samples=effort.samples).to(subject.test.device)
+    told = posteriors(subject.model, known, calibration, generator)
+    base = _losses(told["AP1"], subject.labels)
+    found = {}
+    for name, log_q in told.items():
+        gain = base - _losses(log_q, subject.labels)
+        found[name] = {
+            **scores(log_q, subject.labels),
+            "nll_gain": rounded(float(gain.mean())),  # over AP1, on the same images
+            "nll_gain_error": rounded(float(gain.std()) / len(gain) ** 0.5, 2),
+            "kept": rejection(log_q, subject.labels),
+        }
+    return found, known
+
+
+def posteriors(
+    model: nn.Module, known: Normal, calibration: Calibration, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """The logarithm of the class posterior by each method."""
+    parts = [
+        _posteriors(model, Normal.of(loc, variance), calibration, generator)
+        for loc, variance in zip(known.loc.split(_AT_ONCE), known.variance.split(_AT_ONCE), strict=True)
+    ]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _posteriors(
+    model: nn.Module, known: Normal, calibration: Calibration, generator: torch.Generator
+) -> dict[str, Tensor]:
+    draws = torch.stack([model(known.sample(generator=generator)) for _ in range(max(COUNTS))])
+    return {
+        "AP1": model(known.loc).log_softmax(-1),
+        "AP2": class_posterior(momentprop.propagate(model, known)).logits,
+        "calibrated AP2": class_posterior(momentprop.propagate(model, known, calibration=calibration)).logits,
+        **{f"Monte Carlo, {count}": mean_of_softmax(draws[:count]) for count in COUNTS},
+    }
+
+
+def _losses(log_q: Tensor, labels: Tensor) -> Tensor:
+    return -log_q.gather(-1, labels[:, None])[:, 0].double()
+
+
+def _picture(subject: Subject, known: Normal, hide: bool) -> Any:
+    """The first image as an array of (height, width, channels) in [0, 1], with NaN for what is unknown, if hidden."""
+    image = (known.loc[0] * subject.std[:, None, None] + subject.mean[:, None, None]).clamp(0, 1)
+    if hide:
+        image = image.masked_fill((known.variance[0] > 0).any(0), float("nan"))
+    return image.permute(1, 2, 0).cpu().numpy()

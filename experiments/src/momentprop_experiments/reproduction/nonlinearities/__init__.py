@@ -1,0 +1,1 @@
+"""Moments of single nonlinear units against the mean of their input."""

@@ -1,0 +1,1 @@
+"""Networks that are initialized or normalized in five ways."""

@@ -1,0 +1,69 @@
+"""`momentprop paper`: the paper's examples, each as a table and a figure."""
+
+import difflib
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from momentprop.errors import UserError
+from momentprop_experiments import drawing
+from momentprop_experiments.options import Options
+from momentprop_experiments.reproduction.registry import EXPERIMENTS, NEED_DATA
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command(epilog=_listed())(paper)
+
+
+def paper(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which one (see below), or all.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the folder `paper` is to be.")] = Path("results"),
+    quick: Annotated[bool, typer.Option("--quick", help="Few draws, to see that it works.")] = False,
+    root: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder of the data sets.")] = None,
+    networks: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder of trained networks.")] = None,
+    device: Annotated[str, typer.Option(help="Where networks run: auto, cpu, cuda.")] = "auto",
+    runs: Annotated[Path, typer.Option(metavar="DIR", help="The folder of training runs.")] = Path("runs"),
+    jobs: Annotated[int, typer.Option(min=1, help="Training runs side by side, each a process.")] = 1,
+    minutes: Annotated[float | None, typer.Option(min=0, help="When to stop training, to go on another time.")] = None,
+) -> None:
+    """Reproduce a table or a figure of the paper.
+
+    It prints the table and writes NAME.json (the numbers), NAME.md (the table), NAME.png and NAME.svg (the figure)
+    into DIR/paper. The accuracies are those of trained networks, which lie in `results/networks` of the repository, on
+    test images that `momentprop data get` fetches. An experiment that trains networks keeps its runs, and goes on
+    with them when it is called again.
+    """
+    names = _names(name)
+    drawing.require()
+    options = Options(quick, root, networks, device, runs, jobs, minutes)
+    for chosen in names:
+        _run(chosen, out / "paper", options)
+
+
+def _listed() -> str:
+    """Return the names with their titles, one a line; the backspace keeps the lines as they are."""
+    width = max(map(len, EXPERIMENTS))
+    lines = [f"  {name:{width}}  {experiment.TITLE}" for name, experiment in EXPERIMENTS.items()]
+    return "\n".join(["\b", "Names:", *lines, f"  {'all':{width}}  all of them but those that need data sets"])
+
+
+def _names(name: str) -> list[str]:
+    if name == "all":
+        return [each for each in EXPERIMENTS if each not in NEED_DATA]
+    name = name.replace("_", "-")
+    if name in EXPERIMENTS:
+        return [name]
+    near = difflib.get_close_matches(name, EXPERIMENTS, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise UserError(f"the paper has no {name!r}: {hint}choose {', '.join(EXPERIMENTS)} or all")
+
+
+def _run(name: str, out: Path, options: Options) -> None:
+    started = time.perf_counter()
+    result = EXPERIMENTS[name].run(out, options)
+    files = result.save(out, name)
+    print(result.markdown)
+    print(f"\nWritten to {', '.join(map(str, files))} ({time.perf_counter() - started:.1f} s)\n", flush=True)

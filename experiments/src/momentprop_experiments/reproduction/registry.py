@@ -1,0 +1,77 @@
+"""All experiments: one module for each figure or table of the paper, and for ours beside it."""
+
+from pathlib import Path
+from typing import Protocol
+
+from momentprop_experiments.options import DEFAULTS, Options
+from momentprop_experiments.reproduction.accuracy import accuracy_cifar, accuracy_lenet, first_figure
+from momentprop_experiments.reproduction.calibration import (
+    calibration_held_out,
+    calibration_posterior,
+    calibration_transfer,
+)
+from momentprop_experiments.reproduction.dataset_statistics import dataset_statistics
+from momentprop_experiments.reproduction.dropout import dropout
+from momentprop_experiments.reproduction.gates import and_gate, or_gate
+from momentprop_experiments.reproduction.logistic_units import density, kl_bias, pea, random_networks
+from momentprop_experiments.reproduction.noisy_inputs import noisy_inputs
+from momentprop_experiments.reproduction.nonlinearities import activations, relu_mean
+from momentprop_experiments.reproduction.normalization import normalization_runs
+from momentprop_experiments.reproduction.outcome import Outcome
+from momentprop_experiments.reproduction.regression import regression
+from momentprop_experiments.reproduction.stability import stability, stability_deep
+
+
+class Experiment(Protocol):
+    """What the module of an experiment has."""
+
+    NAME: str
+    TITLE: str
+
+    def run(self, out: Path, options: Options = DEFAULTS) -> Outcome:
+        """Compute the numbers and draw the figures into a folder."""
+        ...
+
+
+_ALL: tuple[Experiment, ...] = (
+    first_figure,
+    and_gate,
+    or_gate,
+    pea,
+    density,
+    kl_bias,
+    activations,
+    relu_mean,
+    random_networks,
+    accuracy_lenet,
+    accuracy_cifar,
+    dataset_statistics,
+    normalization_runs,
+    calibration_held_out,
+    calibration_transfer,
+    calibration_posterior,
+    noisy_inputs,
+    dropout,
+    stability,
+    stability_deep,
+    regression,
+)
+
+EXPERIMENTS: dict[str, Experiment] = {experiment.NAME: experiment for experiment in _ALL}
+"""The experiments by the names that `momentprop paper` knows."""
+
+NEED_DATA = (
+    accuracy_lenet.NAME,
+    accuracy_cifar.NAME,
+    dataset_statistics.NAME,
+    normalization_runs.NAME,
+    calibration_held_out.NAME,
+    calibration_transfer.NAME,
+    calibration_posterior.NAME,
+    noisy_inputs.NAME,
+    dropout.NAME,
+    stability.NAME,
+    stability_deep.NAME,
+    regression.NAME,
+)
+"""Those that need a data set to be there; `momentprop paper all` leaves them out."""

@@ -1,0 +1,1 @@
+"""Regression with noisy inputs: likelihood and coverage."""

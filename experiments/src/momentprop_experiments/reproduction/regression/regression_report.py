@@ -1,0 +1,142 @@
+"""Regression with noisy inputs in words, tables and curves; what is said follows from the numbers."""
+
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from momentprop.checking.formatting import NONE
+from momentprop_experiments.drawing import LINES, draw
+from momentprop_experiments.reproduction.outcome import table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_DATA = {
+    "diabetes": "diabetes (442 patients, 10 inputs, scikit-learn)",
+    "generated": "generated (1,500 points, 4 inputs, noise that depends on the input)",
+}
+_FIGURES = {"nll": "NLL (less is better)", "coverage_90": "coverage of 90 % intervals"}
+_WANTED = 0.9
+
+
+def markdown(title: str, data: dict[str, Any]) -> str:
+    """The whole text."""
+    parts = [f"# {title}", _setting(data), "**What the numbers say**", "\n".join(_said(data))]
+    for name, found in data["figures"].items():
+        for method, levels in found.items():
+            parts += [f"**{_DATA[name]}, trained by {data['trained_by'][method]}**", _table(levels)]
+    return "\n\n".join(parts)
+
+
+def _setting(data: dict[str, Any]) -> str:
+    several = data["seeds"] > 1
+    return (
+        f"A network with two hidden layers of {data['hidden']} rectifiers and dropout {data['dropout']:g} predicts a "
+        f"mean and a variance; it is trained on clean inputs for {data['epochs']} epochs. Test inputs get noise of the "
+        "variance in the first column, in units in which an input has variance 1, and a method is told that variance. "
+        "NLL is the negative log-likelihood of the standardized target under a normal distribution, which for Monte "
+        "Carlo has the moments of the draws of input noise and dropout; 'mixture' is the NLL of the mixture that these "
+        f"draws predict. A calibration is fitted to each network and level of noise, by {data['samples']} draws for "
+        f"{data['inputs']} training inputs. 50, 90 and 99 % are the shares of targets in intervals of that level. RMSE "
+        f"is the root of the mean squared error. Means over {data['seeds']} split{'s' * several} and initial "
+        f"point{'s' * several}{', ± one standard error of them' * several}; all methods see the same inputs. They take "
+        "all inputs that can have become the observed one as equally likely, and do not use which are likelier in the "
+        "data, so that no method need have the right coverage."
+    )
+
+
+def _said(data: dict[str, Any]) -> Iterator[str]:
+    """Who is better than whom how often and by how much, and how far off the intervals are."""
+    cases = [methods for found in data["figures"].values() for levels in found.values() for methods in levels.values()]
+    better = _wins(cases, "AP2", "AP1")
+    yield f"- Of {len(cases)} cases (data set, training, noise) AP2 has a lower NLL than AP1 in {better}."
+    for method in ("AP2", "calibrated AP2"):
+        against = (f"{count} draws {_compared(cases, method, f'Monte Carlo, {count}')}" for count in data["counts"])
+        yield f"- The NLL of {method}, less that of Monte Carlo, is on average, with {'; '.join(against)}."
+    draws = data["counts"][-1]
+    most = f"Monte Carlo, {draws}"
+    mixed = sum(case[most]["nll_of_mixture"]["mean"] < case["calibrated AP2"]["nll"]["mean"] for case in cases)
+    yield f"- The mixture of {draws} draws, which need not be normal, has a lower NLL than calibrated AP2 in {mixed}."
+    ranges = []
+    for method in ("AP1", "AP2", "calibrated AP2", most):
+        shares = [100 * case[method]["coverage_90"]["mean"] for case in cases]
+        ranges.append(f"{method}: {min(shares):.0f} to {max(shares):.0f} %")
+    yield f"- Intervals of 90 % hold, from the lowest to the highest share, {'; '.join(ranges)}."
+
+
+def _compared(cases: Sequence[dict[str, Any]], one: str, other: str) -> str:
+    """The mean difference of the NLL of two methods, and in how many cases the first has the lower one."""
+    differences = [case[one]["nll"]["mean"] - case[other]["nll"]["mean"] for case in cases]
+    return f"{statistics.fmean(differences):+.3f} (lower in {_wins(cases, one, other)} of {len(cases)})"
+
+
+def _wins(cases: Sequence[dict[str, Any]], one: str, other: str) -> int:
+    return sum(case[one]["nll"]["mean"] < case[other]["nll"]["mean"] for case in cases)
+
+
+_SHARES = ("50", "90", "99")
+_HEAD = ["noise", "method", "NLL", "mixture", "RMSE", *(f"{share} %" for share in _SHARES), "mean deviation"]
+
+
+def _table(levels: dict[str, Any]) -> str:
+    rows = []
+    for variance, methods in levels.items():
+        for name, found in methods.items():
+            shares = [f"{100 * found[f'coverage_{share}']['mean']:.1f}" for share in _SHARES]
+            figures = [_figure(found.get(key)) for key in ("nll", "nll_of_mixture", "rmse")]
+            rows.append([variance, name, *figures, *shares, f"{found['deviation']['mean']:.3f}"])
+    return table(_HEAD, rows)
+
+
+def _figure(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return NONE
+    return f"{found['mean']:.3f}" + ("" if found["error"] is None else f" ± {found['error']:.3f}")
+
+
+def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:
+    """Draw NLL and coverage against the noise, a column of panels for each data set and training."""
+    shown = [(name, method, levels) for name, found in data["figures"].items() for method, levels in found.items()]
+    return draw(out, name, (2.7 * len(shown) + 0.6, 5.6), lambda figure: _plot(figure, data, shown))
+
+
+def _styles(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    few, many = (f"Monte Carlo, {data['counts'][i]}" for i in (0, -1))
+    return {
+        "AP1": {**LINES["AP1"], "marker": "o"},
+        few: {"color": "0.6", "linestyle": (0, (1, 1)), "marker": "v"},
+        many: {"color": "0.3", "marker": "^"},
+        "AP2": {**LINES["AP2 (default)"], "marker": "D"},
+        "calibrated AP2": {"color": "#2a9d5c", "linestyle": "-.", "linewidth": 2.0, "marker": "s"},
+    }
+
+
+def _plot(figure: "Figure", data: dict[str, Any], shown: Sequence[tuple[str, str, dict[str, Any]]]) -> None:
+    panels = figure.subplots(len(_FIGURES), len(shown), sharex=True, sharey="row", squeeze=False)
+    for column, (name, trained_by, levels) in zip(panels.T, shown, strict=True):
+        for axis, key in zip(column, _FIGURES, strict=True):
+            for method, style in _styles(data).items():
+                figures = [methods[method][key]["mean"] for methods in levels.values()]
+                axis.plot(list(levels), figures, label=method, markersize=4, **style)
+        column[1].axhline(_WANTED, color="black", linewidth=0.8, linestyle=(0, (1, 1)))
+        column[0].set_title(f"{name}, trained by\n{data['trained_by'][trained_by]}")
+        column[1].set_xlabel("variance of the input noise")
+    panels[0, 0].set_ylim(*_range(levels for _, _, levels in shown))
+    panels[1, 0].annotate("wanted", (0, _WANTED), xytext=(0, 2), textcoords="offset points", fontsize=7)
+    for axis, label in zip(panels[:, 0], _FIGURES.values(), strict=True):
+        axis.set_ylabel(label)
+    lines, names = panels[0, 0].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=len(names))
+
+
+def _range(shown: Iterable[dict[str, Any]]) -> tuple[float, float]:
+    """Of the NLL of all methods but AP1, which goes off the panel."""
+    drawn = [
+        found["nll"]["mean"]
+        for levels in shown
+        for methods in levels.values()
+        for method, found in methods.items()
+        if method != "AP1"
+    ]
+    return min(drawn) - 0.1, max(drawn) + 0.3

@@ -1,0 +1,1 @@
+"""Stability of trained networks under noise and gradient attacks."""

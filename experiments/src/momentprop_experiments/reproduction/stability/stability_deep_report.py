@@ -1,0 +1,144 @@
+"""The stability of deeper networks in words, tables and curves; what is said follows from the numbers."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from momentprop_experiments.drawing import draw
+from momentprop_experiments.reproduction.stability.robustness import CALIBRATED
+from momentprop_experiments.reproduction.stability.stability_report import (
+    CHANGES,
+    ON_CLAIMS,
+    ON_LEVELS,
+    ON_LOSS,
+    claims,
+    commands,
+    curve,
+    difference,
+    on_draws,
+    seeds,
+    tables,
+    verdict,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_NAMES = {"mlp": "MLP", "lenet": "LeNet", "cifar": "CIFAR network"}
+
+_STANDARD, _NORMALIZED, _DRAWN = "standard, AP1", "batch-norm, AP1", "noise-drawn, AP1"
+_NOISE, _NOISE_CALIBRATED = "noise-ap2, AP2", f"noise-calibrated, {CALIBRATED}"
+_UNITS, _UNITS_CALIBRATED = "bernoulli-ap2, AP2", f"bernoulli-calibrated, {CALIBRATED}"
+_UNITS_DRAWN = "bernoulli-drawn, sampling"
+_NOISE_EXPECTED, _UNITS_EXPECTED = "noise-expected, AP2", "bernoulli-expected, AP2"
+
+_SCALES = (
+    ("trained by AP2 for noisy inputs, it withstands noise better than the standard one", "noise", _NOISE, _STANDARD),
+    ("and projected gradient descent", "pgd", _NOISE, _STANDARD),
+    ("with Bernoulli units trained by AP2, it withstands noise better than the standard one", "noise", _UNITS,
+     _STANDARD),
+    ("and projected gradient descent", "pgd", _UNITS, _STANDARD),
+)  # fmt: skip
+_CALIBRATION = (
+    ("calibration in the training makes AP2 for noisy inputs withstand noise better", "noise", _NOISE_CALIBRATED,
+     _NOISE),
+    ("and projected gradient descent", "pgd", _NOISE_CALIBRATED, _NOISE),
+    ("calibration in the training makes Bernoulli units withstand noise better", "noise", _UNITS_CALIBRATED, _UNITS),
+    ("and projected gradient descent", "pgd", _UNITS_CALIBRATED, _UNITS),
+)  # fmt: skip
+_EXPECTED = (
+    ("the mean of the loss makes AP2 for noisy inputs withstand noise better", "noise", _NOISE_EXPECTED, _NOISE),
+    ("and projected gradient descent", "pgd", _NOISE_EXPECTED, _NOISE),
+    ("the mean of the loss makes Bernoulli units trained by AP2 withstand noise better", "noise", _UNITS_EXPECTED,
+     _UNITS),
+    ("and projected gradient descent", "pgd", _UNITS_EXPECTED, _UNITS),
+)  # fmt: skip
+_OTHERS = (
+    ("AP2 for noisy inputs withstands noise better than the same noise drawn in the training", "noise", _NOISE, _DRAWN),
+    ("and projected gradient descent", "pgd", _NOISE, _DRAWN),
+    ("Bernoulli units trained by AP2 withstand noise better than trained by sampling", "noise", _UNITS, _UNITS_DRAWN),
+    ("and projected gradient descent", "pgd", _UNITS, _UNITS_DRAWN),
+    ("batch normalization makes the standard network less stable to noise", "noise", _STANDARD, _NORMALIZED),
+)
+
+
+def markdown(title: str, data: dict[str, Any]) -> str:
+    """The whole text."""
+    parts = [f"# {title}", _setting(data), "**In short**", _answers(data)]
+    if data["missing"]:
+        names = ", ".join(_NAMES[name] for name in data["missing"])
+        parts.append(f"Not complete: no seed of the {names} is done; the same command goes on.")
+    for name, found in data["networks"].items():
+        parts += [f"## {_NAMES[name]} on {found['data']}", _about(found)]
+        parts += [claims(found, (*_SCALES, *_CALIBRATION, *_EXPECTED, *_OTHERS)), *tables(found, _SHOWN)]
+    return "\n\n".join([*parts, "## How to read and to repeat it", ON_CLAIMS, *_commands(data["networks"])])
+
+
+def _commands(networks: dict[str, Any]) -> list[str]:
+    """The commands of the first network, and in what those of the others differ."""
+    first, *others = networks
+    said = [
+        f"Those of the {_NAMES[name]} begin with `momentprop train {name} --data {networks[name]['data']}` and have "
+        f"{networks[name]['epochs']} epochs."
+        for name in others
+    ]
+    return [f"Of the {_NAMES[first]}:", commands(networks[first]), *said]
+
+
+def _setting(data: dict[str, Any]) -> str:
+    return (
+        f"All networks of a kind begin at the same point and see the images in the same order. Those that expect noise "
+        f"on their input are trained for variance {data['variance']:g}: drawn, or by AP2, which in the calibrated ones "
+        "corrects its variances by a factor for every channel, fitted anew after every epoch to 100 draws on 64 "
+        f"training images. {ON_LOSS} They are tried by the method that they were trained by, and by AP1. {ON_LEVELS}"
+    )
+
+
+def _about(found: dict[str, Any]) -> str:
+    return (
+        f"{found['epochs']} epochs, the first {found['images']:,} test images; mean ± standard deviation over "
+        f"{seeds(found)}. {on_draws(found)}"
+    )
+
+
+def _answers(data: dict[str, Any]) -> str:
+    """Whether it scales, and what calibration in the training does, for each network in a sentence."""
+    return "\n".join(
+        f"* {_NAMES[name]}: {_answer('AP2 is more stable than the standard network', found, _SCALES)}; "
+        f"{_answer('calibration in the training helps', found, _CALIBRATION)}; "
+        f"{_answer('the mean of the loss helps', found, _EXPECTED)}."
+        for name, found in data["networks"].items()
+    )
+
+
+def _answer(words: str, found: dict[str, Any], which: Any) -> str:
+    """How often a kind of claim holds."""
+    verdicts = [verdict(*difference(found, *rest)).split(",")[0] for _, *rest in which]
+    counts = {each: verdicts.count(each) for each in ("yes", "no", "undecided")}
+    said = ", ".join(f"{each} {count}" for each, count in counts.items() if count)
+    return f"{words}: {said} of {len(verdicts)} claims"
+
+
+def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:
+    """Draw accuracy against the level, a row of panels for each network, one for noise and one for each attack."""
+    return draw(out, name, (10.2, 2.9 * len(data["networks"]) + 1.4), lambda figure: _plot(figure, data["networks"]))
+
+
+def _plot(figure: "Figure", networks: dict[str, Any]) -> None:
+    panels = figure.subplots(len(networks), len(CHANGES), sharey="row", squeeze=False)
+    for row, (name, found) in zip(panels, networks.items(), strict=True):
+        for axis, (change, title) in zip(row, CHANGES.items(), strict=True):
+            for each in found["curves"]:
+                if each in _SHOWN:
+                    curve(axis, found, each, change, "accuracy", 100)
+            axis.set_title(title)
+            axis.set_xlabel("deviation of the noise" if change == "noise" else "largest change of a pixel")
+        row[0].set_ylabel(f"{_NAMES[name]}: test accuracy (%)")
+    lines, names = panels[0, 0].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=2)
+
+
+_SHOWN = {
+    *(_STANDARD, _NORMALIZED, _DRAWN, _NOISE, _NOISE_CALIBRATED, _NOISE_EXPECTED),
+    *(_UNITS, _UNITS_CALIBRATED, _UNITS_EXPECTED, _UNITS_DRAWN),
+}
+"""The curves in the figure: every network by the method it was trained by."""

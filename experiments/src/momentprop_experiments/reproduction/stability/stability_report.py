@@ -1,0 +1,256 @@
+"""The stability of networks in words, tables and curves; what is said follows from the numbers."""
+
+import statistics
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from momentprop.checking.formatting import NONE, number
+from momentprop_experiments.drawing import draw
+from momentprop_experiments.reproduction.outcome import table
+from momentprop_experiments.reproduction.stability.robustness import CALIBRATED
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NETWORKS = {
+    "standard": "standard",
+    "batch-norm": "batch normalization",
+    "noise-drawn": "input noise drawn",
+    "noise-ap2": "input noise by AP2",
+    "noise-expected": "input noise by AP2, mean loss",
+    "noise-calibrated": "input noise, calibrated",
+    "bernoulli-ap2": "Bernoulli by AP2",
+    "bernoulli-expected": "Bernoulli by AP2, mean loss",
+    "bernoulli-calibrated": "Bernoulli, calibrated",
+    "bernoulli-drawn": "Bernoulli drawn",
+}
+"""The networks of this experiment and of the deeper ones, by what the training does with their noise."""
+
+CHANGES = {"noise": "Gaussian noise", "fgsm": "Gradient sign", "pgd": "Projected gradient descent, 10 steps"}
+LEVELS = {"noise": "noise", "fgsm": "attacks", "pgd": "attacks"}
+_COLOURS = {
+    "standard": "#c1272d",
+    "batch-norm": "#e08e0b",
+    "noise-drawn": "#7a5230",
+    "noise-ap2": "#8a63d2",
+    "noise-expected": "#4b2a7b",
+    "noise-calibrated": "#d1499b",
+    "bernoulli-ap2": "#1f4e9c",
+    "bernoulli-expected": "#0b1f3f",
+    "bernoulli-calibrated": "#22a7c4",
+    "bernoulli-drawn": "#2a9d5c",
+}
+_DASHES: dict[str, Any] = {"AP1": (0, (5, 2)), "AP2": "-", "sampling": (0, (1, 1)), CALIBRATED: "-"}
+
+_STANDARD, _NORMALIZED, _DRAWN = "standard, AP1", "batch-norm, AP1", "noise-drawn, AP1"
+_OURS, _EXPECTED = "bernoulli-ap2, AP2", "bernoulli-expected, AP2"
+
+_CLAIMS = (
+    ("the Bernoulli network by AP2 withstands noise better than the standard one", "noise", _OURS, _STANDARD),
+    ("and gradient-sign attacks", "fgsm", _OURS, _STANDARD),
+    ("batch normalization makes the standard network less stable to noise", "noise", _STANDARD, _NORMALIZED),
+    ("(ours) AP2 also withstands projected gradient descent better", "pgd", _OURS, _STANDARD),
+    ("(ours) AP2 withstands noise better than a standard network that saw such noise", "noise", _OURS, _DRAWN),
+    ("(ours) and attacks by projected gradient descent", "pgd", _OURS, _DRAWN),
+    ("(ours) the weights alone do not do it: with them AP2 withstands attacks better than AP1", "pgd", _OURS,
+     "bernoulli-ap2, AP1"),
+    ("(ours) training by AP2 withstands attacks better than training by sampling, both by AP2", "pgd", _OURS,
+     "bernoulli-drawn, AP2"),
+    ("(ours) AP2 withstands noise better if it minimizes the mean of the loss", "noise", _EXPECTED, _OURS),
+    ("(ours) and attacks by projected gradient descent", "pgd", _EXPECTED, _OURS),
+    ("(ours) and then better than training by sampling, both by AP2", "pgd", _EXPECTED, "bernoulli-drawn, AP2"),
+)  # fmt: skip
+
+
+def markdown(title: str, data: dict[str, Any]) -> str:
+    """The whole text."""
+    judged = [claims(data, _CLAIMS), ON_CLAIMS]
+    return "\n\n".join(
+        [f"# {title}", _setting(data), "**What holds**", *judged, _on_odds(data), *tables(data), commands(data)]
+    )
+
+
+def tables(data: dict[str, Any], odds_of: Collection[str] | None = None) -> list[str]:
+    """The accuracies of all curves, and the odds of all or of some."""
+    parts = []
+    for change, name in CHANGES.items():
+        parts += [f"**{name}: accuracy**", _accuracies(data, change)]
+    return [*parts, "**Odds of the errors**", _odds(data, odds_of or data["curves"])]
+
+
+def commands(data: dict[str, Any]) -> str:
+    """The command of every network."""
+    rows = [[NETWORKS[network], f"`{command}`"] for network, command in data["commands"].items()]
+    return f"**Commands** (with `--seed 0`; the others differ by it)\n\n{table(('network', 'command'), rows)}"
+
+
+def _setting(data: dict[str, Any]) -> str:
+    return (
+        f"A network 784-100-10 of sigmoid units, {data['epochs']} epochs on {data['data']}; the first "
+        f"{data['images']:,} test images; mean ± standard deviation over {seeds(data)}. {ON_LEVELS} Bernoulli networks "
+        f"expect input noise of variance {data['variance']:g}. {on_draws(data)} AP2 is as in the paper's "
+        f"implementation (`--family fitted`, softmax `simplified`). {ON_LOSS}"
+    )
+
+
+ON_LEVELS = (
+    "Levels are in units of the normalized images, in which a pixel has variance 1 over the training set. An attack "
+    "changes no pixel by more than its level, lowers the log-likelihood of the true class by the very method that is "
+    "attacked, and may leave the range of pixels."
+)
+
+ON_LOSS = (
+    "By AP2 a training minimizes the loss of the mean prediction, and where 'mean loss' is said (`--loss expected`) "
+    "the mean of the loss, as a training by drawn noise does."
+)
+
+
+def seeds(data: dict[str, Any]) -> str:
+    """How many seeds there are, and how many there are to be."""
+    count, wanted = data["seeds"], data["wanted"]
+    missing = f" (of {wanted}: the others are not trained yet, and the same command goes on with them)"
+    return f"{count} seed{'s' * (count > 1)}{missing * (count < wanted)}"
+
+
+def on_draws(data: dict[str, Any]) -> str:
+    """How many draws sampling makes."""
+    return (
+        f"Sampling takes the mean of {data['draws']} draws, and of {data['gradient_draws']} for a gradient, which is "
+        "straight-through for the units."
+    )
+
+
+def claims(data: dict[str, Any], which: Sequence[tuple[str, str, str, str]]) -> str:
+    """Whether each of some claims holds: its words, the change of the images, and the better and the worse curve."""
+    rows = []
+    for words, change, better, worse in which:
+        gap, error = difference(data, change, better, worse)
+        rows.append([words, verdict(gap, error), f"{100 * gap:+.1f} {_plus_minus(error)}".strip()])
+    return table(("claim", "holds", "accuracy, points"), rows)
+
+
+ON_CLAIMS = (
+    "The last column is the difference in accuracy between the two, averaged over the levels above zero, in "
+    "percentage points; ± is its standard error over the seeds, of which each has the same noise and the same "
+    "order of training images in both; the choice of the test images is not in it. A claim holds, or fails, if the "
+    "difference is more than two of these errors from zero."
+)
+
+
+def _plus_minus(error: float | None) -> str:
+    return "" if error is None else f"± {100 * error:.1f}"
+
+
+def difference(data: dict[str, Any], change: str, better: str, worse: str) -> tuple[float, float | None]:
+    """By how much one curve lies above another on average over the levels above zero, and the standard error."""
+    chosen = [i for i, level in enumerate(data[LEVELS[change]]) if level > 0]
+    one, other = (data["curves"][name][change]["accuracy"] for name in (better, worse))
+    gaps = [
+        statistics.fmean(one["each"][i][seed] - other["each"][i][seed] for i in chosen) for seed in range(data["seeds"])
+    ]
+    error = statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else None
+    return statistics.fmean(gaps), error
+
+
+def verdict(gap: float, error: float | None) -> str:
+    """Whether a difference is surely above zero.
+
+    >>> [verdict(0.1, 0.01), verdict(-0.1, 0.01), verdict(0.01, 0.01), verdict(0.1, None)]
+    ['yes', 'no', 'undecided', 'yes, by one seed']
+    """
+    if error is None:
+        return f"{'yes' if gap > 0 else 'no'}, by one seed"
+    return "undecided" if abs(gap) <= 2 * error else "yes" if gap > 0 else "no"
+
+
+def _on_odds(data: dict[str, Any]) -> str:
+    level = len(data["noise"]) - 1
+    names = (_STANDARD, _NORMALIZED, _OURS)
+    found = {name: data["curves"][name]["noise"]["odds_of_errors"]["mean"][level] for name in names}
+    known = {name: odds for name, odds in found.items() if odds is not None}
+    order = sorted(known, key=lambda name: -known[name])
+    said = ", ".join(f"{_title(name)} {_power(known[name])}" for name in order)
+    return (
+        f"Odds $\\max_y q(y) / q(y^*)$ with which the errors are made under noise of deviation "
+        f"{data['noise'][level]:g} (geometric means, largest first): {said}."
+    )
+
+
+def _title(curve: str) -> str:
+    network, method = curve.split(", ")
+    return f"{NETWORKS[network]} ({method})"
+
+
+def _accuracies(data: dict[str, Any], change: str) -> str:
+    levels = data[LEVELS[change]]
+    rows = [
+        [_title(name), *(_accuracy(found[change]["accuracy"], i) for i in range(len(levels)))]
+        for name, found in data["curves"].items()
+    ]
+    return table(["network (method)", *(f"{level:g}" for level in levels)], rows)
+
+
+def _accuracy(found: dict[str, Any], i: int) -> str:
+    spread = found["spread"][i]
+    return f"{100 * found['mean'][i]:.1f}" + ("" if spread is None else f" ± {100 * spread:.1f}")
+
+
+def _odds(data: dict[str, Any], chosen: Collection[str]) -> str:
+    columns = [(change, i) for change in CHANGES for i in _shown(data[LEVELS[change]])]
+    rows = [
+        [_title(name), *(_power(found[change]["odds_of_errors"]["mean"][i]) for change, i in columns)]
+        for name, found in data["curves"].items()
+        if name in chosen
+    ]
+    short = {"noise": "noise", "fgsm": "gradient sign", "pgd": "descent"}
+    heads = [f"{short[change]} {data[LEVELS[change]][i]:g}" for change, i in columns]
+    return table(["network (method)", *heads], rows)
+
+
+def _shown(levels: Sequence[float]) -> list[int]:
+    """A middle level and the last one."""
+    return sorted({len(levels) // 2, len(levels) - 1})
+
+
+def _power(exponent: float | None) -> str:
+    return NONE if exponent is None else number(10**exponent)
+
+
+def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:
+    """Draw accuracy and odds against the level, a column of panels for noise and for each attack."""
+    return draw(out, name, (10.2, 6.6), lambda figure: _plot(figure, data))
+
+
+def _plot(figure: "Figure", data: dict[str, Any]) -> None:
+    panels = figure.subplots(2, len(CHANGES), sharex="col", sharey="row")
+    for (above, below), (change, title) in zip(panels.T, CHANGES.items(), strict=True):
+        for name in data["curves"]:
+            curve(above, data, name, change, "accuracy", 100)
+            curve(below, data, name, change, "odds_of_errors", 1)
+        above.set_title(title)
+        below.set_xlabel("deviation of the noise" if change == "noise" else "largest change of a pixel")
+    panels[0, 0].set_ylabel("test accuracy (%)")
+    panels[1, 0].set_ylabel("odds of errors, logarithm to base 10")
+    lines, names = panels[0, 0].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=3)
+
+
+def curve(axis: "Axes", data: dict[str, Any], name: str, change: str, key: str, scale: float) -> None:
+    """Draw one curve with its spread."""
+    network, method = name.split(", ")
+    known = [each for each in _points(data, name, change, key) if each[1] is not None]
+    x, y = [level for level, _, _ in known], [scale * mean for _, mean, _ in known]
+    colour = _COLOURS[network]
+    axis.plot(x, y, color=colour, linestyle=_DASHES[method], label=_title(name), marker=".", markersize=4)
+    low, high = ([a + sign * scale * (b or 0.0) for a, (_, _, b) in zip(y, known, strict=True)] for sign in (-1, 1))
+    axis.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+
+
+def _points(data: dict[str, Any], name: str, change: str, key: str) -> list[tuple[float, Any, Any]]:
+    """Level, mean and spread along a curve; that of an attack begins where no image is changed."""
+    found = data["curves"][name]
+    points = [*zip(data[LEVELS[change]], found[change][key]["mean"], found[change][key]["spread"], strict=True)]
+    clean = found["noise"][key]
+    return points if change == "noise" else [(0.0, clean["mean"][0], clean["spread"][0]), *points]

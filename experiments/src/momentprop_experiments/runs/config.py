@@ -1,0 +1,61 @@
+"""The configuration of a run: a network and a data set by name, and the settings of the training."""
+
+import dataclasses
+import shlex
+from dataclasses import dataclass
+
+from momentprop.errors import UserError
+from momentprop.training.settings import Settings, setting, spoken
+from momentprop_experiments.networks import ACTIVATIONS, NETWORKS, NORMS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Settings):
+    """A whole run: a network, a data set, and how to train.
+
+    >>> config = Config(network="lenet", data="digits", method="ap2", dropout=0.2)
+    >>> config.learning_rate, config.evaluation
+    (0.001, 'ap2')
+    >>> config.command
+    'momentprop train lenet --dropout 0.2'
+    >>> Config(network="lenett")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    momentprop.errors.UserError: unknown network 'lenett': did you mean 'lenet'? choose one of mlp, lenet, ...
+    """
+
+    network: str = setting(
+        "lenet", "The network: mlp, lenet, cifar, plain20, resnet18 or vit.", choices=tuple(NETWORKS)
+    )
+    data: str = setting("digits", "The data set: digits (embedded), mnist, fashion-mnist or cifar10.")
+    test_data: str = setting("same", "The data set of the test images: same, or the name of another one.")
+    validation: float = setting(0.1, "The part of the training images to validate with, chosen by the seed.", least=0)
+    train_images: int = setting(0, "How many images to train with, chosen by the seed; 0: all.", least=0)
+    activation: str = setting(
+        "lrelu",
+        "The activation: lrelu, bernoulli (random binary units), logistic (the transform), relu, ...",
+        choices=tuple(ACTIVATIONS),
+    )
+    dropout: float = setting(0.0, "The probability of dropout after every activation.", least=0)
+    norm: str = setting("none", "The normalization after every linear layer: none, bn or analytic.", choices=NORMS)
+    init: str = setting(
+        "torch",
+        "The initial point: torch (its defaults), or then scaled to outputs of mean 0 and variance 1 by the statistics "
+        "of a batch (bn) or of all training images (analytic).",
+        choices=("torch", "bn", "analytic"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("dropout", "validation"):
+            if getattr(self, name) >= 1:
+                raise UserError(f"{spoken(name)} must be below 1, but is {getattr(self, name)}")
+
+    @property
+    def command(self) -> str:
+        """The command that does this run; where the data are and what it writes to is left to its caller."""
+        words = ["momentprop", "train", self.network]
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name != "network" and value != field.default:
+                words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        return shlex.join(words)

@@ -1,0 +1,222 @@
+"""A whole run, from a configuration to a trained network in a folder: `train`, and `load_model` to use it."""
+
+import contextlib
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from momentprop import data
+from momentprop.calibration import Calibration
+from momentprop.data import Dataset, Split
+from momentprop.dispatch import MissingRule
+from momentprop.errors import UserError
+from momentprop.normalization import initialize, input_statistics
+from momentprop.normalization.layers import attach
+from momentprop.training import checkpoint as checkpoints
+from momentprop.training.checkpoint import Checkpoint, CheckpointError
+from momentprop.training.distributed import processes
+from momentprop.training.folder import Folder
+from momentprop.training.generators import forked_generators
+from momentprop.training.log import Row
+from momentprop.training.loop import Trainer
+from momentprop.training.progress import Progress, line
+from momentprop.training.training_examples import order
+from momentprop.values import Statistics
+from momentprop_experiments.networks import NETWORKS
+from momentprop_experiments.runs import curves
+from momentprop_experiments.runs.config import Config
+
+MODEL = "model.safetensors"
+"""The name of the trained network in the folder of the run."""
+
+_INITIALIZED_WITH = 1024  # images at once; so many initialize by "bn"
+
+
+@dataclass
+class Result:
+    """The result of a run."""
+
+    config: Config
+    model: nn.Module
+    history: list[Row]
+    test: dict[str, float]
+    out: Path
+    calibration: Calibration | None = None
+
+
+def train(
+    config: Config,
+    out: str | Path,
+    *,
+    root: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    tensorboard: bool = False,
+    progress: bool = True,
+) -> Result:
+    """Train one of the named networks and write everything about it into the folder `out`.
+
+    The folder gets `config.json`, `log.csv`, a checkpoint, and at the end `model.safetensors`, `result.json` and the
+    curves, and with `calibrate_every` a `calibration.safetensors`. Under `torchrun` the processes share the work, and
+    the first one writes.
+
+    Args:
+        config: which network to train, on which data, and how.
+        out: the folder of the run. One that holds a run is refused, unless `resume` or `overwrite` is true.
+        root: the folder of the data sets; see `momentprop.data.load`.
+        resume: go on from the checkpoint in the folder, or begin if there is none.
+        overwrite: begin anew although the folder holds a run.
+        tensorboard: also write TensorBoard events.
+        progress: show it.
+    """
+    started = time.perf_counter()
+    ranks = processes(config.device)
+    with forked_generators(ranks):
+        folder = Folder(Path(out), config)
+        found = folder.open(resume=resume, overwrite=overwrite)
+        images = load_data(config, root)
+        training, validation = split(images, config)
+        with Progress(config.epochs, progress and ranks.is_first) as bar:
+            model = build(config, training)
+            ranks.wait()  # until all have looked into the folder
+            trainer = Trainer(model, training, config, ranks, validation, folder=folder)
+            if found is not None:
+                trainer.restore(found)
+                bar.say(f"going on after epoch {trainer.position.epoch}, step {trainer.position.step}")
+            trainer.run(bar, tensorboard)
+            trainer.calibrate(trainer.position.epoch)  # if the last epoch has not done so
+            test = trainer.evaluate(images.test)
+            result = Result(config, model, trainer.position.history, test, folder.path, trainer.calibration)
+            if ranks.is_first:
+                _finish(result, images, time.perf_counter() - started, bar)
+        return result
+
+
+def load_data(config: Config, root: str | Path | None = None) -> Dataset:
+    """The data set of a run, normalized by its training images; `test_data` may give it other test images."""
+    chosen = data.load(config.data, root)
+    if config.test_data != "same":
+        other = data.load(config.test_data, root)
+        if other.test.images.shape[1:] != chosen.train.images.shape[1:]:
+            raise UserError(f"the images of {config.test_data} do not have the shape of those of {config.data}")
+        chosen = replace(chosen, test=other.test)
+    return chosen.normalized()
+
+
+def split(images: Dataset, config: Config) -> tuple[Split, Split | None]:
+    """The images to train with, and those to validate with, if there are to be any."""
+    if config.validation == 0 and config.train_images == 0:
+        return images.train, None
+    training, validation = images.validation_split(config.validation, config.seed)
+    if config.train_images > len(training):
+        raise UserError(f"there are {len(training):,} images to train with, but train images is {config.train_images}")
+    if config.train_images > 0:
+        training = training[order(len(training), config.seed, 0)[: config.train_images].sort().values]
+    return _part(images.train, training), _part(images.train, validation) if len(validation) else None
+
+
+def _part(images: Split, indices: Tensor) -> Split:
+    return replace(images, images=images.images[indices], labels=images.labels[indices])
+
+
+def build(config: Config, training: Split) -> nn.Module:
+    """The network of a run at its initial point, which depends on the seed alone."""
+    torch.manual_seed(config.seed)
+    shape = tuple(training.images.shape[1:])
+    model = _network(config, shape, classes=10).to(config.torch_dtype)
+    if config.init == "bn":
+        first = order(len(training), config.seed, 0)[:_INITIALIZED_WITH]
+        initialize(model, training.batch(first)[0].to(config.torch_dtype), method="batch")
+    if "analytic" in (config.init, config.norm):
+        statistics = _statistics(config, training)
+        try:
+            if config.init == "analytic":
+                initialize(model, statistics)
+        except MissingRule as error:
+            raise UserError(f"init 'analytic' is not for the network {config.network!r}: {error}") from error
+        if config.norm == "analytic":
+            attach(model, statistics)
+    return model
+
+
+def _statistics(config: Config, training: Split) -> Statistics:
+    """The statistics of the images as the network gets them, with their noise."""
+    indices = torch.arange(len(training)).split(_INITIALIZED_WITH)
+    images = input_statistics(training.batch(some)[0].to(config.torch_dtype) for some in indices)
+    return Statistics(images.loc, images.variance + config.input_variance)
+
+
+def _network(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
+    make = NETWORKS[config.network]
+    return make(config.activation, dropout=config.dropout, norm=config.norm, shape=shape, classes=classes)
+
+
+def _finish(result: Result, images: Dataset, seconds: float, bar: Progress) -> None:
+    """Write the network, the figures and the curves."""
+    shape = list(images.train.images.shape[1:])
+    about = {
+        "config": result.config.as_dict(),
+        "command": result.config.command,
+        "classes": list(images.classes),
+        "shape": shape,
+        "mean": images.mean.tolist(),
+        "std": images.std.tolist(),
+        "test": result.test,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    if result.calibration is not None:
+        result.calibration.save(result.out / checkpoints.CALIBRATION[0])
+    checkpoints.write(result.out / MODEL, Checkpoint(about, dict(result.model.state_dict())))
+    Folder(result.out, result.config).finish({**about, "history": result.history, "seconds": seconds})
+    with _without_matplotlib(bar):
+        curves.draw_curves(result.out, result.history, list(result.test))
+    bar.say(f"test: {line(result.test)} ({result.config.evaluation})")
+
+
+@contextlib.contextmanager
+def _without_matplotlib(bar: Progress) -> Iterator[None]:
+    """Curves are an extra: without matplotlib a run ends well."""
+    try:
+        yield
+    except ImportError as error:
+        bar.say(f"no curves were drawn: {error}")
+
+
+def save_halved(path: str | Path, target: str | Path) -> None:
+    """Write a trained network, a file or the folder of its run, to a file of half the size, rounded to float16."""
+    found = _trained(path)
+    tensors = {name: t.half() if t.is_floating_point() else t for name, t in found.tensors.items()}
+    checkpoints.write(Path(target), Checkpoint(found.state, tensors))
+
+
+def load_model(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
+    """A trained network in evaluation mode, and what is known about it.
+
+    `path` is the file `model.safetensors` or the folder of the run. The second result has the `config`, the names of
+    the `classes`, the `shape` of an image, the `mean` and `std` by which images are normalized, and the `test` figures.
+    """
+    found = _trained(path)
+    about = found.state
+    config = Config.from_dict(about["config"])
+    model = _network(config, tuple(about["shape"]), len(about["classes"])).to(config.torch_dtype)
+    if config.norm == "analytic":  # by statistics that are among the tensors
+        attach(model, Statistics(torch.zeros(about["shape"][0]), torch.ones(about["shape"][0])))
+    model.load_state_dict(found.tensors)
+    return model.eval(), about
+
+
+def _trained(path: str | Path) -> Checkpoint:
+    file = Path(path) / MODEL if Path(path).is_dir() else Path(path)
+    if not file.exists():
+        raise CheckpointError(f"there is no `{file}`: has the run ended?")
+    found = checkpoints.read(file)
+    if "config" not in found.state or "shape" not in found.state:
+        raise CheckpointError(f"`{file}` is not a trained network")
+    return found

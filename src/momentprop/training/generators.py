@@ -1,0 +1,35 @@
+"""Torch's random generators in a run of several processes: leave them alone, note their states, put them back."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from momentprop.training.distributed import Ranks
+
+
+@contextlib.contextmanager
+def forked_generators(ranks: Ranks) -> Iterator[None]:
+    """Leave torch's own generators as they were."""
+    with torch.random.fork_rng([ranks.device] if ranks.device.type == "cuda" else []):
+        yield
+
+
+def generator_states(ranks: Ranks) -> dict[str, Tensor]:
+    """Return the states of the generators of all processes, stacked."""
+    states = {"cpu": torch.get_rng_state()}
+    if ranks.device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(ranks.device)
+    return {name: torch.stack(ranks.gather(state)) for name, state in states.items()}
+
+
+def restore_generators(found: Mapping[str, Tensor], ranks: Ranks) -> None:
+    """Put the states of this process back, as far as `generator_states` has noted them."""
+    for name, states in found.items():
+        if ranks.rank < len(states):
+            state = states[ranks.rank].clone()
+            if name == "cpu":
+                torch.set_rng_state(state)
+            elif ranks.device.type == "cuda":
+                torch.cuda.set_rng_state(state, ranks.device)

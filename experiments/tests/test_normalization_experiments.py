@@ -136,7 +136,7 @@ def test_the_published_table_has_errors_of_the_papers_size(activation):
             assert 0.6 <= min(found["eps_std"]) < max(found["eps_std"]) <= 1.4
 
 
-def test_published_curves_show_that_twenty_normalized_layers_train():
+def test_published_curves_show_that_normalized_networks_train():
     networks = json.loads((ROOT / "results" / "paper" / "normalization.json").read_text())["networks"]
     assert list(networks) == ["cifar", "plain20"]
     plain = networks["plain20"]["ways"]

@@ -23,7 +23,7 @@ def quick(tmp_path_factory):
     return result
 
 
-def test_generated_data_are_standardized_and_have_the_stated_noise():
+def test_generated_data_are_standardized_with_the_stated_noise():
     table = regression_data.generated(3)
     for part in table.train:
         assert torch.allclose(part.mean(0), torch.zeros(part.shape[1]), atol=1e-6)

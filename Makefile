@@ -54,8 +54,10 @@ wheel: $(READY) ## Build the wheel into dist/ and try it in a clean environment
 	rm -rf dist $(WHEEL_VENV)
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist .
 	$(PYTHON) -m venv $(WHEEL_VENV)
-	$(WHEEL_VENV)/bin/pip install --quiet -c constraints.txt "$$(ls dist/*.whl)[cli]"
+	$(WHEEL_VENV)/bin/pip install --quiet -c constraints.txt dist/*.whl
 	$(WHEEL_VENV)/bin/python -I tools/smoke.py
+	$(WHEEL_VENV)/bin/pip install --quiet -c constraints.txt "$$(ls dist/*.whl)[cli]"
+	$(WHEEL_VENV)/bin/python -I tools/smoke.py --commands
 	rm -rf $(WHEEL_VENV)
 
 clean: ## Remove everything that make has made

@@ -17,7 +17,7 @@ def test_state_and_tensors_come_back(tmp_path):
     assert torch.equal(tensors["x"], torch.eye(2))
 
 
-def test_a_file_that_cannot_be_written_leaves_the_old_one_and_no_other(tmp_path):
+def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "file"
     write_file(path, b"old")
     with pytest.raises(TypeError):

@@ -120,7 +120,7 @@ def test_the_distance_is_a_root_mean_square_of_logarithms():
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_the_tables_in_the_repository_are_of_the_cases_and_figures_here(study):
+def test_published_tables_are_of_the_cases_and_figures_here(study):
     data = json.loads((RESULTS / f"accuracy-{study}.json").read_text())
     assert data["images"] >= 128
     assert list(data["cases"]) == list(STUDIES[study].cases)

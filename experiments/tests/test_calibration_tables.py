@@ -42,7 +42,7 @@ def ran(tmp_path_factory):
     return read
 
 
-def test_the_figures_are_those_of_check_with_a_calibration_of_training_images(ran):
+def test_the_figures_are_those_of_check_with_a_calibration(ran):
     found = ran(calibration_held_out)[0]["cases"]["lenet-dropout"]
     model, about = trained_networks.load("lenet-dropout")
     effort = calibration_held_out.QUICK
@@ -95,13 +95,13 @@ def test_a_target_is_missed_in_the_part_that_is_not_reached(figure, bad, part):
     assert [name for name, met in judged.items() if not met] == [part]
 
 
-def test_the_targets_are_those_of_five_cases_of_the_cifar_network():
+def test_the_targets_are_those_of_five_cifar_cases():
     with_target = {name: case.target for name, case in CASES.items() if case.target is not None}
     assert with_target == {f"cifar-{name}": target for name, target in TARGETS.items()}
     assert len(with_target) == 5
 
 
-def test_the_verdict_stands_beside_the_row_and_in_a_table_of_its_own(ran):
+def test_the_verdict_is_in_the_row_and_in_a_table(ran):
     data = json.loads(json.dumps(ran(calibration_held_out)[0]))
     case = next(iter(data["cases"].values()))
     case["targets"] = {"eps_mean": False, "eps_std": True, "layers": True, "rms_log_std": True, "kl": False}
@@ -110,7 +110,7 @@ def test_the_verdict_stands_beside_the_row_and_in_a_table_of_its_own(ran):
     assert "(≤ 0.09): missed" in text
 
 
-def test_a_network_that_is_too_large_for_the_repository_is_left_out_with_a_sentence(tmp_path):
+def test_a_network_that_is_not_in_the_repository_is_left_out(tmp_path):
     setting = Setting(Options(networks=tmp_path, device="cpu"))
     left_out = [name for name, case in CASES.items() if not setting.has(case)]
     assert left_out == ["resnet18-0.01", "resnet18-0.1"]
@@ -121,7 +121,7 @@ def test_a_network_that_is_too_large_for_the_repository_is_left_out_with_a_sente
         setting.subject(CASES["vit-0.1"])
 
 
-def test_a_calibration_of_several_levels_is_at_each_that_of_the_level(ran):
+def test_a_calibration_of_several_levels_fits_each_level(ran):
     data, text = ran(calibration_transfer)
     (network,) = data["networks"].values()
     assert list(network["matrix"]) == ["0.01", "0.1"]
@@ -180,14 +180,14 @@ def test_the_mean_of_many_draws_is_the_truth_of_a_linear_network():
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.NAME)
-def test_the_texts_in_the_repository_are_those_of_the_numbers_there(experiment):
+def test_published_texts_are_those_of_their_numbers(experiment):
     data = json.loads((RESULTS / f"{experiment.NAME}.json").read_text())
     assert (RESULTS / f"{experiment.NAME}.md").read_text(encoding="utf-8") == (
         experiment.markdown(experiment.TITLE, data) + "\n"
     )
 
 
-def test_the_table_in_the_repository_has_enough_draws_and_calibration_helps_everywhere():
+def test_the_published_table_shows_that_calibration_helps():
     data = json.loads((RESULTS / "calibration.json").read_text())
     assert data["images"] >= 64
     assert list(data["cases"]) == list(CASES)

@@ -20,7 +20,7 @@ def shown(tmp_path_factory):
     return out, demo.main(out, images=32, draws=200)
 
 
-def test_a_report_is_written_for_every_network_and_an_overview_links_to_them(shown):
+def test_an_overview_links_to_a_report_for_every_network(shown):
     out, entries = shown
     assert sorted(path.name for path in out.iterdir()) == sorted(
         ["index.html", *(f"{case.name}.html" for case in demo.CASES)]
@@ -56,7 +56,7 @@ def test_calibration_repairs_the_deviations_of_noisy_pixels(shown):
     assert overview.count(">calibrated</th>") == 6
 
 
-def test_the_digits_that_are_shown_are_the_least_certain_ones_first(shown):
+def test_the_least_certain_digits_are_shown_first(shown):
     for entry in shown[1]:
         certainties = [max(example.probabilities["ap2"]) for example in entry.report.examples]
         assert len(certainties) == 3
@@ -64,9 +64,7 @@ def test_the_digits_that_are_shown_are_the_least_certain_ones_first(shown):
         assert all(example.picture.startswith("data:image/png") for example in entry.report.examples)
 
 
-def test_without_kept_weights_the_networks_are_trained_and_the_user_is_told_where_to_look(
-    tmp_path, monkeypatch, capsys
-):
+def test_without_trained_networks_the_demo_trains_its_own(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(trained_networks, "find_results", lambda: None)
     demo.main(tmp_path / "demo", images=4, draws=20, training=300)
     printed = capsys.readouterr().out

@@ -33,7 +33,7 @@ def test_the_published_curves_are_those_of_the_present_runs():
     assert all(config.train_images == 1000 for config in cases["lenet"].values())
 
 
-def test_every_way_has_the_seeds_of_the_plain_training_that_it_is_compared_with():
+def test_every_way_has_seeds_of_the_plain_training():
     for group in dropout.cases(Options()).values():
         seeds = {}
         for config in group.values():
@@ -92,7 +92,7 @@ def test_a_network_that_was_trained_anew_is_tested_anew(tmp_path, monkeypatch):
     assert tested == [{"ap1": {"accuracy": k}, "ap2": {"accuracy": k}} for k in (0, 0, 2)]
 
 
-def test_a_run_that_is_not_done_is_told_and_drawn_and_does_not_count(quick, tmp_path):
+def test_a_run_that_is_not_done_does_not_count(quick, tmp_path):
     network = quick.data["networks"]["lenet"]
     name = "lenet-sampled-0.3-0"
     run = network["runs"][name]
@@ -113,7 +113,7 @@ def _run(way, p, seed, *accuracies):
     return {"way": way, "dropout": p, "seed": seed, "validation_accuracy": accuracies, "test": {}}
 
 
-def test_a_claim_is_answered_by_runs_of_the_same_seed_and_only_beyond_the_error_of_the_images():
+def test_a_claim_is_answered_by_runs_of_the_same_seed():
     done = [_run("plain", 0.0, 0, 0.70, 0.80), _run("plain", 0.0, 1, 0.72, 0.82), _run("plain", 0.0, 2, 0.1, 0.1)]
     done += [_run("analytic", 0.3, 0, 0.90, 0.90), _run("analytic", 0.3, 1, 0.88, 0.88)]
     done += [_run("sampled", 0.3, 0, 0.50, 0.60), _run("sampled", 0.3, 1, 0.50, 0.90)]
@@ -140,7 +140,7 @@ def test_plain_training_is_compared_with_the_same_seeds():
     assert [run["seed"] for run in with_dropout(done, 0.2)["plain"]] == [1]
 
 
-def test_the_running_average_forgets_and_varies_as_the_mean_of_some_epochs():
+def test_the_running_average_is_that_of_some_epochs():
     assert running([]) == []
     assert running([2.0] * 9) == [2.0] * 9
     impulse = running([0.0] * 50 + [1.0] + [0.0] * 50)
@@ -148,7 +148,7 @@ def test_the_running_average_forgets_and_varies_as_the_mean_of_some_epochs():
     assert sum(weight**2 for weight in impulse) == pytest.approx(1 / WINDOW)
 
 
-def test_runs_stop_when_the_time_is_over_and_go_on_from_their_checkpoints(tmp_path, monkeypatch):
+def test_runs_stop_in_time_and_go_on_from_their_checkpoints(tmp_path, monkeypatch):
     started = []
 
     def run(command, timeout, **_):
@@ -166,14 +166,14 @@ def test_runs_stop_when_the_time_is_over_and_go_on_from_their_checkpoints(tmp_pa
     assert all("--resume" in command for command, _ in started)
 
 
-def test_an_experiment_that_needs_all_runs_says_how_many_the_time_has_left_undone(tmp_path, monkeypatch):
+def test_an_experiment_says_how_many_runs_are_left_undone(tmp_path, monkeypatch):
     monkeypatch.setattr(schedule, "_side_by_side", lambda missing, *_: list(missing)[1:])
     wanted = {name: Config(network="mlp", seed=seed) for seed, name in enumerate(("a", "b", "c"))}
     with pytest.raises(UserError, match="2 of 3 runs are not done: the same command goes on with them"):
         schedule.complete_all(wanted, tmp_path, Options(minutes=1))
 
 
-def test_runs_side_by_side_end_in_time_and_are_told_as_far_as_they_are(tmp_path, monkeypatch, capsys):
+def test_runs_side_by_side_end_in_time(tmp_path, monkeypatch, capsys):
     script = "import json, pathlib, time; p = pathlib.Path({!r}); p.mkdir()\n"
     script += "(p / 'checkpoint.json').write_text(json.dumps({{'history': [1, 2]}})); time.sleep(60)"
     monkeypatch.setattr(
@@ -203,7 +203,7 @@ class _Bar:
         pass
 
 
-def test_a_kept_run_is_done_if_its_settings_are_the_same_on_any_device(tmp_path):
+def test_a_run_is_done_if_its_settings_are_the_same(tmp_path):
     config = Config(network="mlp", seed=3)
     assert not schedule.is_done(tmp_path, config)
     saved = {name: value for name, value in config.as_dict().items() if name != "train_images"}  # of an older version
@@ -218,7 +218,7 @@ def test_a_kept_run_is_done_if_its_settings_are_the_same_on_any_device(tmp_path)
     assert schedule.history(tmp_path / "nowhere") == []
 
 
-def test_few_images_are_chosen_by_the_seed_and_leave_the_validation_alone():
+def test_few_images_are_chosen_by_the_seed():
     images = load_data(Config())
     everything, validation = split(images, Config())
     few, same = split(images, Config(train_images=100))
@@ -233,7 +233,7 @@ def test_few_images_are_chosen_by_the_seed_and_leave_the_validation_alone():
         split(images, Config(train_images=4501))
 
 
-def test_the_results_in_the_repository_say_that_analytic_dropout_helps_where_labels_are_few():
+def test_published_results_say_that_analytic_dropout_helps():
     network = json.loads((RESULTS / "dropout.json").read_text())["networks"]["lenet"]
     found = network["runs"]
     assert len([run for run in found.values() if run["test"]]) == network["wanted"] == 19
@@ -248,7 +248,7 @@ def test_the_results_in_the_repository_say_that_analytic_dropout_helps_where_lab
         assert analytic["validation_accuracy"][0] > sampled["validation_accuracy"][0] + 0.2
 
 
-def test_the_benchmark_of_a_training_step_has_the_papers_ratios_beside_ours(tmp_path, monkeypatch, capsys):
+def test_the_benchmark_of_a_step_has_the_papers_ratios(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     spec = importlib.util.spec_from_file_location("training_step", ROOT / "benchmarks" / "training_step.py")
     benchmark = importlib.util.module_from_spec(spec)

@@ -59,7 +59,7 @@ def test_the_gates_are_those_of_a_plain_sum(name, bias, data):
         assert abs(row["sampling"] - expected) <= 5 * row["sampling_standard_error"]
 
 
-def test_the_corrected_and_gate_agrees_with_the_printed_table_but_for_its_errata(data):
+def test_the_and_gate_agrees_with_the_printed_table(data):
     rows = data("and-gate")["rows"]
     for row in rows:
         for name in ("exact", "AP1"):
@@ -128,7 +128,7 @@ def test_every_ap2_has_less_divergence_than_ap1(data):
             assert figures[method] < 0.2 * figures["AP1"]
 
 
-def test_the_interval_of_the_draws_encloses_nine_tenths_of_the_trials():
+def test_the_interval_holds_nine_tenths_of_the_trials():
     biases = torch.tensor([-4.0], dtype=torch.float64)
     few, many = (kl_bias.measure(2, biases, trials) for trials in (1000, 4000))
     assert few.interval[0] < few.sampling < few.interval[1]
@@ -139,7 +139,7 @@ def test_the_interval_of_the_draws_encloses_nine_tenths_of_the_trials():
     assert many.sampling.item() == pytest.approx(expected, rel=0.15)
 
 
-def test_the_moments_of_the_units_agree_with_draws_within_standard_errors(data):
+def test_the_moments_of_the_units_agree_with_draws(data):
     result = data("activations")
     assert set(result["units"]) == set(activations.UNITS)
     for unit in result["units"].values():
@@ -168,7 +168,7 @@ def test_the_results_in_the_repository_are_complete_and_small(name):
     assert (RESULTS / f"{name}.md").read_text(encoding="utf-8").startswith(f"# {EXPERIMENTS[name].TITLE}\n")
 
 
-def test_the_and_gate_in_the_repository_is_the_one_that_is_computed(data):
+def test_the_published_and_gate_is_the_computed_one(data):
     stored = json.loads((RESULTS / "and-gate.json").read_text())
     for stored_row, row in zip(stored["rows"], data("and-gate")["rows"], strict=True):
         for method in ("gate", "exact", *METHODS):

@@ -77,7 +77,7 @@ def test_a_lenet_takes_coloured_images_and_other_classes():
 
 @pytest.mark.parametrize("name", SEQUENTIAL)
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_initialization_gives_every_layer_outputs_of_mean_zero_and_variance_one(name, dropout):
+def test_initialization_standardizes_the_outputs_of_every_layer(name, dropout):
     torch.manual_seed(0)
     model = SEQUENTIAL[name]("lrelu", dropout=dropout)
     x = _images(name, 16)

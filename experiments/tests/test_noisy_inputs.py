@@ -40,7 +40,7 @@ def test_noise_has_the_variance_that_is_told(images, typical, generator):
     assert (known.loc - images).var().item() == pytest.approx(0.3, rel=0.03)
 
 
-def test_uneven_noise_differs_from_pixel_to_pixel_and_not_between_channels(images, typical, generator):
+def test_uneven_noise_differs_by_pixel_and_not_by_channel(images, typical, generator):
     known = noisy_inputs.uneven(0.01, 100)(images, typical, generator)
     assert (known.variance == known.variance[:, :1]).all()
     assert 0.01 <= known.variance.min() < 0.02
@@ -59,7 +59,7 @@ def test_a_prior_leaves_of_a_noisy_pixel_what_bayes_rule_says(images, typical, g
     assert (nearly_missing.loc - 0.5).abs().max() < 1e-2
 
 
-def test_missing_pixels_are_known_as_in_the_training_images_and_others_are_certain(images, typical, generator):
+def test_missing_pixels_are_as_in_the_training_images(images, typical, generator):
     known = noisy_inputs.missing(0.25)(images, typical, generator)
     gone = known.variance > 0
     assert gone.double().mean().item() == pytest.approx(0.25, abs=0.02)
@@ -87,7 +87,7 @@ def test_rejection_keeps_the_surest_answers():
     assert kept[0.8] == pytest.approx(30 / 32, abs=1e-3)
 
 
-def test_the_mean_of_softmax_has_a_logarithm_where_every_softmax_underflows():
+def test_the_mean_of_softmax_survives_underflow():
     draws = torch.tensor([[[0.0, -300.0]], [[0.0, -301.0]]])
     expected = -300 + math.log((1 + math.exp(-1)) / 2)
     torch.testing.assert_close(mean_of_softmax(draws), torch.tensor([[0.0, expected]]))
@@ -120,14 +120,14 @@ def test_a_calibration_brings_ap2_to_what_many_draws_say(quick):
         assert many < methods["Monte Carlo, 8"]["nll"]
 
 
-def test_a_network_that_was_trained_by_ap2_with_noise_bears_it_best(quick):
+def test_a_network_trained_with_noise_bears_it_best(quick):
     plain, noisy = (quick.data["networks"][name]["corruptions"] for name in ("lenet", "lenet-noisy"))
     for corruption in ("noise 3", "uneven noise", "missing 50 %"):
         assert noisy[corruption]["AP2"]["accuracy"] > plain[corruption]["AP2"]["accuracy"] + 0.1
         assert noisy[corruption]["AP2"]["nll"] < plain[corruption]["AP2"]["nll"] / 2
 
 
-def test_the_discussion_names_where_a_method_is_surely_better_or_worse():
+def test_the_discussion_says_where_a_method_is_surely_better():
     def found(gain):
         each = {"accuracy": 0.5, "accuracy_error": 0.01, "nll": 1.0 - gain, "ece": 0.1}
         each |= {"nll_gain": gain, "nll_gain_error": 0.1}
@@ -142,7 +142,7 @@ def test_the_discussion_names_where_a_method_is_surely_better_or_worse():
     assert rows == ["**+0.50 ± 0.1**", "-0.50 ± 0.1", "+0.10 ± 0.1"]
 
 
-def test_missing_pixels_of_a_coloured_image_are_drawn_as_those_of_a_grey_one():
+def test_missing_pixels_of_a_coloured_image_are_drawn():
     axes = matplotlib.figure.Figure().subplots(1, 2)
     for axis, channels in zip(axes, (1, 3), strict=True):
         picture = torch.full((2, 2, channels), 0.5)
@@ -153,7 +153,7 @@ def test_missing_pixels_of_a_coloured_image_are_drawn_as_those_of_a_grey_one():
         assert list(drawn) == pytest.approx(matplotlib.colors.to_rgb("#e8a0a0"))
 
 
-def test_the_results_in_the_repository_say_that_training_with_noise_is_what_helps():
+def test_published_results_say_that_training_with_noise_helps():
     networks = json.loads((RESULTS / "noisy-inputs.json").read_text())["networks"]
     for network in ("lenet", "lenet-noisy"):
         assert networks[network]["test_images"] >= 2000

@@ -21,7 +21,7 @@ from momentprop_experiments.runs import schedule
 ROOT = results_folder().parent
 
 
-def test_the_truth_is_the_statistics_of_all_images_and_positions_at_once(monkeypatch):
+def test_the_truth_is_over_all_images_and_positions_at_once(monkeypatch):
     monkeypatch.setattr(channels, "AT_ONCE", 7)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 5))
     images = torch.randn(20, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -33,7 +33,7 @@ def test_the_truth_is_the_statistics_of_all_images_and_positions_at_once(monkeyp
         torch.testing.assert_close(found[path].variance, x.var(1))
 
 
-def test_the_errors_of_channels_are_those_of_the_paper_and_constant_channels_do_not_count():
+def test_errors_of_channels_leave_constant_channels_out():
     truth = Estimate.of(*torch.tensor([[0.0, 1.0, 5.0], [1.0, 9.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]).double())
     errors = channels.compare(torch.tensor([0.5, 2.0, 0.0]), torch.tensor([2.0, 12.0, 1.0]), truth)
     assert errors.eps_mean == pytest.approx(0.75 / 2)
@@ -52,7 +52,7 @@ def test_the_printed_statistics_are_those_of_the_paper():
         assert all(len(row) == 7 for found in ways.values() for row in (found.mean, found.std))
 
 
-def test_the_statistics_have_a_figure_for_every_column_and_the_papers_beside_them(tmp_path):
+def test_the_statistics_have_the_papers_figures_beside_them(tmp_path):
     result = dataset_statistics.run(tmp_path, Options(quick=True, device="cpu"))
     assert [file.suffix for file in result.save(tmp_path, "x")] == [".json", ".md", ".png", ".svg"]
     for network in result.data["networks"].values():
@@ -82,7 +82,7 @@ def test_all_five_ways_train_and_a_second_call_trains_nothing(tmp_path, monkeypa
     assert normalization_runs.run(tmp_path, options).data == result.data
 
 
-def test_runs_side_by_side_are_commands_and_one_that_fails_is_named(tmp_path, monkeypatch):
+def test_runs_side_by_side_name_the_one_that_fails(tmp_path, monkeypatch):
     started = []
 
     def run(command, **_):
@@ -127,7 +127,7 @@ def test_the_benchmark_adds_a_device_to_its_table(tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("activation", printed_numbers.STATISTICS)
-def test_the_table_in_the_repository_has_errors_of_the_papers_size(activation):
+def test_the_published_table_has_errors_of_the_papers_size(activation):
     data = json.loads((ROOT / "results" / "paper" / "dataset-statistics.json").read_text())
     assert data["images"] >= 10_000
     for start, found in data["networks"]["lenet"]["activations"][activation].items():
@@ -136,7 +136,7 @@ def test_the_table_in_the_repository_has_errors_of_the_papers_size(activation):
             assert 0.6 <= min(found["eps_std"]) < max(found["eps_std"]) <= 1.4
 
 
-def test_the_curves_in_the_repository_show_that_twenty_layers_train_when_they_are_normalized():
+def test_published_curves_show_that_normalized_networks_train():
     networks = json.loads((ROOT / "results" / "paper" / "normalization.json").read_text())["networks"]
     assert list(networks) == ["cifar", "plain20"]
     plain = networks["plain20"]["ways"]

@@ -73,7 +73,7 @@ def test_an_unknown_name_gives_one_line_with_the_choices(name, hint, tmp_path, c
     assert "stability, stability-deep, regression or all" in printed.err
 
 
-def test_a_missing_extra_gives_one_line_that_says_what_to_install(tmp_path, capsys, monkeypatch):
+def test_a_missing_extra_gives_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert cli.main(["paper", "truth", "--out", str(tmp_path)]) == 2
     printed = capsys.readouterr()

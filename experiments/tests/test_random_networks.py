@@ -27,6 +27,6 @@ def test_the_comparison_with_the_truth_reports_every_method(tmp_path: Path) -> N
 
 
 @pytest.mark.full
-def test_the_default_is_on_average_at_least_as_good_as_every_method_of_the_paper() -> None:
+def test_the_default_is_on_average_as_good_as_every_paper_method() -> None:
     everything = torch.cat(list(random_networks.measure(15, seed=1).values()))
     assert random_networks.better_than_default(everything) == []

@@ -23,7 +23,7 @@ def quick(tmp_path_factory):
     return result
 
 
-def test_the_generated_data_are_standardized_by_their_training_part_and_have_the_noise_that_is_told():
+def test_generated_data_are_standardized_with_the_stated_noise():
     table = regression_data.generated(3)
     for part in table.train:
         assert torch.allclose(part.mean(0), torch.zeros(part.shape[1]), atol=1e-6)
@@ -34,13 +34,13 @@ def test_the_generated_data_are_standardized_by_their_training_part_and_have_the
     assert not torch.equal(table.test[0], regression_data.generated(4).test[0])
 
 
-def test_the_diabetes_data_say_what_to_install_if_scikit_learn_is_missing(monkeypatch):
+def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(ImportError, match=r"scikit-learn: run `pip install \"momentprop\[experiments\]\"`"):
         regression_data.diabetes(0)
 
 
-def test_the_diabetes_data_are_those_of_scikit_learn_and_a_fifth_of_them_tests():
+def test_the_diabetes_data_are_those_of_scikit_learn():
     pytest.importorskip("sklearn", reason="scikit-learn is missing: it comes with the extra `experiments`")
     table = regression_data.diabetes(0)
     assert [tuple(part.shape) for part in (*table.train, *table.test)] == [(354, 10), (354, 1), (88, 10), (88, 1)]
@@ -69,7 +69,7 @@ def test_the_mixture_of_equal_draws_has_the_likelihood_of_one():
     assert (told.loc.item(), told.variance.item()) == pytest.approx((1.0, 4.0))
 
 
-def test_a_quick_run_has_every_method_in_the_order_that_must_hold(quick):
+def test_a_quick_run_has_every_method_in_order(quick):
     for levels in quick.data["figures"]["generated"].values():
         clean, noisy = levels["0"], levels["0.3"]
         assert list(noisy) == ["AP1", "AP2", "calibrated AP2", *(f"Monte Carlo, {n}" for n in (8, 32, 128))]
@@ -93,7 +93,7 @@ def test_the_text_of_a_run_counts_what_the_numbers_say(quick):
         assert words.format(better) in quick.markdown
 
 
-def test_the_tables_in_the_repository_are_of_both_data_sets_and_five_splits():
+def test_published_tables_are_of_both_data_sets_and_five_splits():
     data = json.loads((RESULTS / "regression.json").read_text())
     assert list(data["figures"]) == ["diabetes", "generated"]
     assert data["seeds"] == 5

@@ -56,7 +56,7 @@ def images(count=6):
     return torch.randn(count, 1, 4, 4, generator=generator, dtype=torch.float64), torch.arange(count) % 3
 
 
-def test_the_gradient_sign_of_a_linear_classifier_is_that_of_its_weights():
+def test_the_gradient_sign_is_that_of_linear_weights():
     model = nn.Linear(4, 2)
     x, labels = torch.zeros(2, 4), torch.tensor([0, 1])
     sign = attacks.gradient_sign(attacks.by_means(model), x, labels)
@@ -66,7 +66,7 @@ def test_the_gradient_sign_of_a_linear_classifier_is_that_of_its_weights():
 
 
 @pytest.mark.parametrize("method", ["means", "moments", "draws"])
-def test_an_attack_lowers_the_likelihood_of_its_own_method_and_stays_in_its_ball(method):
+def test_an_attack_lowers_its_likelihood_and_stays_in_its_ball(method):
     model = network()
     posterior = {
         "means": attacks.by_means(model),
@@ -84,7 +84,7 @@ def test_an_attack_lowers_the_likelihood_of_its_own_method_and_stays_in_its_ball
         assert bool((posterior(attacked).gather(1, labels[:, None]) < before).all())
 
 
-def test_many_draws_agree_with_means_where_nothing_is_random_and_with_moments_where_units_are():
+def test_many_draws_agree_with_means_or_with_moments():
     x, _ = images()
     plain = network("logistic")
     assert torch.allclose(attacks.by_draws(plain, 0.0, 3)(x), attacks.by_means(plain)(x))
@@ -102,7 +102,7 @@ def test_many_draws_agree_with_means_where_nothing_is_random_and_with_moments_wh
     assert (drawn - moments).norm() < (drawn - means).norm()
 
 
-def test_the_odds_are_one_where_the_class_is_right_and_the_ratio_of_probabilities_elsewhere():
+def test_the_odds_are_one_where_the_class_is_right():
     log_q = torch.tensor([[0.9, 0.09, 0.01], [0.9, 0.09, 0.01]], dtype=torch.float64).log()
     found = robustness.figures(log_q, torch.tensor([0, 1]))
     assert found["accuracy"] == 0.5
@@ -153,7 +153,7 @@ def test_networks_that_the_time_limit_left_untrained_are_counted(experiment, cou
         experiment.run(tmp_path, Options(quick=True, device="cpu", runs=tmp_path))
 
 
-def test_seeds_that_are_all_trained_are_told_though_others_are_not(quick, monkeypatch):
+def test_seeds_that_are_trained_are_told_without_the_others(quick, monkeypatch):
     options, folder, result = quick
     monkeypatch.setattr(stability, "QUICK", dataclasses.replace(stability.QUICK, seeds=2))
     monkeypatch.setattr(robustness.Job, "__call__", lambda job: json.loads((job.place / "stability.json").read_text()))
@@ -164,7 +164,7 @@ def test_seeds_that_are_all_trained_are_told_though_others_are_not(quick, monkey
     assert "over 1 seed (of 2: the others are not trained yet, and the same command goes on" in found.markdown
 
 
-def test_deeper_networks_have_all_curves_in_the_order_that_must_hold(quick_deep):
+def test_deeper_networks_have_all_curves_in_order(quick_deep):
     _, folder, result = quick_deep
     assert [file.suffix for file in result.save(folder, "x")] == [".json", ".md", ".png", ".svg"]
     curves = result.data["networks"]["mlp"]["curves"]
@@ -192,7 +192,7 @@ def test_networks_are_measured_side_by_side_to_the_same_figures(quick_deep):
     assert again.data == result.data
 
 
-def test_all_of_one_seed_is_trained_first_and_of_these_the_longest(monkeypatch):
+def test_one_seed_is_trained_first_and_its_longest_run_first(monkeypatch):
     monkeypatch.setattr(stability_deep, "as_device", lambda _: torch.device("cuda"))
     all_runs = (each.runs("cuda") for each in stability_deep.networks(Options()).values())
     names = [
@@ -223,7 +223,7 @@ def test_an_answer_counts_the_claims_that_hold():
     assert said == "it helps: yes 1, no 1, undecided 1 of 3 claims"
 
 
-def test_a_difference_is_averaged_over_levels_above_zero_and_judged_by_its_error_over_seeds():
+def test_a_difference_is_judged_by_its_error_over_seeds():
     curves = {
         "a": {"noise": {"accuracy": {"each": [[0.9, 0.9], [0.8, 0.8], [0.6, 0.6]]}}},
         "b": {"noise": {"accuracy": {"each": [[0.1, 0.9], [0.7, 0.7], [0.4, 0.44]]}}},
@@ -236,7 +236,7 @@ def test_a_difference_is_averaged_over_levels_above_zero_and_judged_by_its_error
     assert stability_report.difference({**data, "seeds": 1}, "noise", "a", "b") == (pytest.approx(0.15), None)
 
 
-def test_the_curves_in_the_repository_are_of_five_seeds_and_show_what_batch_normalization_costs():
+def test_published_stability_curves_are_of_five_seeds():
     data = json.loads((RESULTS / "stability.json").read_text())
     assert (data["data"], data["seeds"]) == ("mnist", 5)
     clean = [curve["noise"]["accuracy"]["mean"][0] for curve in data["curves"].values()]
@@ -246,7 +246,7 @@ def test_the_curves_in_the_repository_are_of_five_seeds_and_show_what_batch_norm
         assert stability_report.verdict(gap, error) == "yes"
 
 
-def test_the_deeper_networks_in_the_repository_have_learned_but_for_one_kind_that_is_told():
+def test_published_deeper_networks_have_learned_but_for_one_kind():
     networks = json.loads((RESULTS / "stability-deep.json").read_text())["networks"]
     assert {name: found["seeds"] for name, found in networks.items()} == {"lenet": 3, "cifar": 2}
     for name, found in networks.items():

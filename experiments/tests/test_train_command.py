@@ -16,7 +16,7 @@ from momentprop_experiments import Config
 QUICK = ["train", "mlp", "--method", "ap1", "--epochs", "1", "--activation", "relu"]
 
 
-def test_the_command_trains_echoes_its_configuration_and_says_what_came_out(tmp_path, capsys):
+def test_the_command_echoes_its_configuration_and_result(tmp_path, capsys):
     out = tmp_path / "run"
     assert cli.main([*QUICK, "--learning-rate", "0.01", "--out", str(out), "--amp"]) == 0
     printed = capsys.readouterr()
@@ -92,7 +92,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     assert cli.main([*arguments, "--resume"]) == 0
 
 
-def test_a_process_that_is_interrupted_ends_with_status_130_and_no_traceback(tmp_path):
+def test_an_interrupted_process_ends_with_status_130(tmp_path):
     out = tmp_path / "run"
     command = [sys.executable, "-m", "momentprop", *QUICK[:-4], "--epochs", "1000", "--out", str(out)]
     # a shell that runs the tests in the background may have it ignored, which processes inherit

@@ -134,7 +134,7 @@ def _install(monkeypatch, **commands):
 
 @pytest.mark.parametrize("name", ["train", "paper", "demo"])
 @pytest.mark.parametrize("arguments", [[], ["lenet", "--epochs", "3"], ["--help"]], ids=str)
-def test_without_the_experiments_one_sentence_says_how_to_get_them(name, arguments, capsys, monkeypatch):
+def test_one_sentence_says_how_to_get_the_experiments(name, arguments, capsys, monkeypatch):
     _install(monkeypatch)
     assert cli.main([name, *arguments]) == 2
     printed = capsys.readouterr()
@@ -164,7 +164,7 @@ def test_another_package_adds_a_command_by_an_entry_point(capsys, monkeypatch):
     assert "  hello  Greet." in capsys.readouterr().out
 
 
-def test_a_package_that_cannot_be_imported_leaves_the_other_commands_alone(capsys, monkeypatch):
+def test_a_broken_package_leaves_the_other_commands_alone(capsys, monkeypatch):
     _install(monkeypatch, train="momentprop_nowhere:register")
     assert cli.main(["train", "lenet"]) == 2
     printed = capsys.readouterr().err

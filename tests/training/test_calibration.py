@@ -50,7 +50,7 @@ def _changed(**fields) -> Settings:
     return Settings(**{**SETTINGS.as_dict(), **fields})
 
 
-def test_corrections_change_the_training_and_leave_torchs_generators_alone(uninterrupted):
+def test_corrections_leave_torchs_generators_alone(uninterrupted):
     model, (history, plain) = _model(), (uninterrupted[1], _fit(_model(), _changed(calibrate_every=0)))
     assert all(abs(ours - other) > 1e-6 for ours, other in zip(_losses(history), _losses(plain), strict=True))
     before = torch.get_rng_state()
@@ -58,7 +58,7 @@ def test_corrections_change_the_training_and_leave_torchs_generators_alone(unint
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_deviations_of_the_training_pass_become_those_of_draws():
+def test_deviations_of_the_training_become_those_of_draws():
     trainer = Trainer(_model(), _examples(), _changed(calibrate_every=1), processes("cpu"))
     trainer.calibrate(0)
     found = trainer.calibration
@@ -95,7 +95,7 @@ def test_a_run_that_ends_after_any_step_resumes_to_the_same_bits(steps, uninterr
     assert _losses(history) == _losses(uninterrupted[1])
 
 
-def test_a_compiled_model_is_trained_by_the_corrections_of_the_moment(uninterrupted, monkeypatch):
+def test_a_compiled_model_is_trained_by_current_corrections(uninterrupted, monkeypatch):
     compile = torch.compile
     torch.compiler.reset()
     monkeypatch.setattr(torch, "compile", lambda model: compile(model, backend="eager"))

@@ -62,7 +62,7 @@ def test_a_run_that_ends_after_any_step_resumes_to_the_same_bits(steps, uninterr
     assert (tmp_path / "run" / "log.csv").read_text().count("\n") == 4
 
 
-def test_a_run_that_is_interrupted_again_and_again_ends_with_the_same_bits(uninterrupted, tmp_path):
+def test_a_run_interrupted_again_and_again_has_the_same_bits(uninterrupted, tmp_path):
     for _ in range(6):
         with killed_after(4):
             try:
@@ -161,7 +161,7 @@ def _pickled(path: Path, content: bytes) -> None:
         (_later, "has format 2, but this version of momentprop reads format 1"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_trusted_is_refused_and_nothing_overwritten(damage, message, tmp_path):
+def test_a_checkpoint_that_cannot_be_trusted_is_refused(damage, message, tmp_path):
     content = _run(tmp_path / "run")
     damage(tmp_path / "run" / FILE, content)
     before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
@@ -185,7 +185,7 @@ def test_a_checkpoint_of_other_settings_is_refused(changes, message, tmp_path):
     assert (tmp_path / "run" / FILE).read_bytes() == content
 
 
-def test_a_checkpoint_of_an_older_version_had_the_defaults_of_settings_that_it_does_not_know(tmp_path):
+def test_an_older_checkpoint_has_the_defaults_of_newer_settings(tmp_path):
     _run(tmp_path / "run")
     found = read(tmp_path / "run" / FILE)
     del found.state["settings"]["compile"]
@@ -205,7 +205,7 @@ def test_a_checkpoint_of_another_model_or_other_data_is_refused(tmp_path):
     assert (tmp_path / "run" / FILE).read_bytes() == content
 
 
-def test_a_folder_that_holds_a_run_is_refused_unless_it_is_to_be_overwritten(tmp_path):
+def test_a_folder_with_a_run_is_refused_unless_overwritten(tmp_path):
     content = _run(tmp_path / "run")
     with pytest.raises(CheckpointError, match="holds a run already: go on with it by `--resume`"):
         _fit(_model(), tmp_path / "run")

@@ -74,7 +74,7 @@ def ranks(folder):
     return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
 
 
-def test_a_process_without_an_example_of_the_last_batch_takes_part(ranks):
+def test_a_process_without_an_example_takes_part(ranks):
     model, examples = _small()
     history = fit(model, examples, FEW, progress=False)
     for found in ranks:
@@ -88,7 +88,7 @@ def test_only_the_first_process_writes_and_speaks(folder):
     assert (folder / "small" / "log.csv").read_text().count("\n") == 3
 
 
-def test_references_are_split_over_processes_and_come_back_in_order(ranks):
+def test_references_split_over_processes_come_back_in_order(ranks):
     model, examples = _small()
     fit(model, examples, FEW, progress=False)
     wanted = propagate(model.eval().requires_grad_(False), examples[0].double(), input_variance=0.1)

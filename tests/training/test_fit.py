@@ -42,7 +42,7 @@ def _network(dropout: float = 0.2) -> nn.Sequential:
     ("method", "evaluation", "expected"),
     [("sample", "same", "ap1"), ("ap2", "same", "ap2"), ("ap1", "same", "ap1"), ("ap2", "sample", "sample")],
 )
-def test_the_evaluation_follows_the_training_pass_unless_it_is_chosen(method, evaluation, expected):
+def test_the_evaluation_follows_the_training_by_default(method, evaluation, expected):
     assert Settings(method=method, evaluate=evaluation).evaluation == expected
 
 
@@ -67,7 +67,7 @@ def test_the_evaluation_follows_the_training_pass_unless_it_is_chosen(method, ev
         ({"zzz": 3}, "there is no setting 'zzz'$"),
     ],
 )
-def test_impossible_settings_are_refused_with_one_sentence(fields, message):
+def test_impossible_settings_are_refused(fields, message):
     with pytest.raises(UserError, match=message):
         Settings.from_dict(fields)
 
@@ -112,7 +112,7 @@ def test_the_loss_is_that_of_the_class_posterior():
 
 
 @pytest.mark.parametrize("method", ["ap1", "ap2", "sample"])
-def test_the_evaluation_averages_over_all_examples_and_leaves_the_model_as_it_was(method):
+def test_the_evaluation_averages_over_all_examples(method):
     x, y = _blobs(1100)
     model = _network()
     settings = Settings(evaluate=method, softmax="race", samples=200)
@@ -161,7 +161,7 @@ def test_the_learning_rate_decays_with_every_epoch():
     assert [row["learning_rate"] for row in history] == [0.1, 0.05, 0.025]
 
 
-def test_a_seed_gives_the_same_run_again_and_another_seed_another():
+def test_a_seed_gives_the_same_run_again():
     def final(seed: int) -> torch.Tensor:
         model = _network()
         fit(model, _blobs(), Settings(method="sample", epochs=2, batch_size=16, seed=seed), progress=False)
@@ -205,7 +205,7 @@ def test_what_cannot_be_trained_is_refused_with_one_sentence(model, examples, me
         fit(model, examples, Settings(epochs=1), progress=False)
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_before_its_checkpoint(tmp_path):
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
     out = tmp_path / "run"
     settings = Settings(epochs=3, learning_rate=1e30, optimizer="sgd", batch_size=10)
     with pytest.raises(UserError, match=r"not finite in epoch 1: lower the learning rate from 1e\+30"):
@@ -246,7 +246,7 @@ class _TwoHeads(nn.Module):
 
 @pytest.mark.parametrize("method", ["ap1", "ap2", "sample"])
 @pytest.mark.parametrize("evaluation", ["ap1", "ap2", "sample"])
-def test_a_network_with_a_mean_and_a_variance_trains_by_each_method(method, evaluation):
+def test_a_network_with_two_heads_trains_by_each_method(method, evaluation):
     torch.manual_seed(0)
     settings = Settings(method=method, evaluate=evaluation, epochs=15, learning_rate=0.02, batch_size=100)
     history = fit(_TwoHeads(), _line(), settings, validation=_line(), objective=Regression(), progress=False)
@@ -280,7 +280,7 @@ def test_a_regression_that_makes_no_sense_is_refused(call, message):
         call()
 
 
-def test_the_expected_loss_is_the_mean_of_the_losses_of_draws_and_above_that_of_the_posterior():
+def test_the_expected_loss_is_the_mean_of_the_losses_of_draws():
     torch.manual_seed(0)
     output = Normal(2 * torch.randn(4, 5, dtype=torch.float64), torch.rand(4, 5, dtype=torch.float64) * 4)
     labels = torch.arange(4)
@@ -326,7 +326,7 @@ def test_a_compiled_step_is_the_eager_step(monkeypatch):
         torch.testing.assert_close(eager, other, rtol=1e-10, atol=1e-12)
 
 
-def test_the_smaller_last_batch_of_an_epoch_is_not_compiled_once_more(monkeypatch):
+def test_the_smaller_last_batch_is_not_compiled_again(monkeypatch):
     torch.compiler.reset()
     compile, graphs = torch.compile, []
 

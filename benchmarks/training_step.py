@@ -16,9 +16,9 @@ import statistics
 from typing import Any
 
 import torch
+from normalization import BATCH, WARM_UP, arguments, quartiles, record, rounded, shown, stepper, timed
 
 from momentprop.markdown import table
-from normalization import BATCH, WARM_UP, arguments, quartiles, record, rounded, shown, stepper, timed
 
 STEPS = {
     "standard": ("standard", "none"),

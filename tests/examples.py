@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Laplace
 
 from momentprop import Categorical, Mean, Normal, Statistics, functional
-from momentprop.values import Certain, Value
+from momentprop.values import Certain, Independent, Value
 from tests.cases import CASES
 
 
@@ -27,8 +27,8 @@ class Example(NamedTuple):
         generator = torch.Generator().manual_seed(0)
         mean, spread = (torch.rand(self.shape, generator=generator, dtype=torch.float64) for _ in range(2))
         loc, variance = (0.55 + 0.4 * mean, 0.002 + 0.004 * spread) if self.positive else (2 * mean - 1, 0.1 + spread)
-        kind = Normal if on is Value else on
-        if issubclass(kind, Normal):
+        kind = Normal if issubclass(Normal, on) else on
+        if issubclass(kind, Independent):
             return kind.of(loc.requires_grad_(), variance.requires_grad_())
         kind = Mean if kind is Certain else kind
         return kind.of((loc.log_softmax(-1) if kind is Categorical else loc).requires_grad_())

@@ -40,6 +40,7 @@ class Propagation(Context):
         kwargs = kwargs or {}
         if self.suspended:
             return function(*args, **kwargs)
+        function = getattr(function, "of_tensor", function)  # of a value's method
         return self.run(function, function, args, kwargs, values_in(args, kwargs))
 
     def run(

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from momentprop.checking import formatting
 from tests.checking.reports import EVIL
 
 

@@ -23,7 +23,7 @@ def test_the_command_without_arguments_shows_its_help(capsys):
 
 
 def test_the_package_installs_the_command():
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"momentprop": "momentprop.cli:main"}
 
 

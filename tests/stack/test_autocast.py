@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from momentprop import Normal, rules
 from momentprop.dispatch import Rule
+from momentprop.values import Independent, Value
 from tests import examples
 from tests.networks import ConvNet, TransformerBlock, conv9, mlp, trained_looking
 
@@ -80,8 +81,8 @@ CONVERSIONS = {"bfloat16", "double", "float", "half", "to", "type", "type_as"}
 ROWS = [
     row
     for row in rules.table()
-    if issubclass(row.on, Normal)
-    and row.op not in {*examples.NOT_TRACED, *examples.REFUSED, *NOT_IN_BFLOAT16, *CONVERSIONS}
+    if issubclass(row.on, Independent)
+    or (row.on is Value and row.op not in {*examples.NOT_TRACED, *examples.REFUSED, *NOT_IN_BFLOAT16, *CONVERSIONS})
 ]
 
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from momentprop import Mean, Normal, Sample, Statistics, propagate, rules
+from momentprop import Mean, Normal, Sample, propagate, rules
 from momentprop.dispatch import Rule
-from momentprop.rules.statistics.shapes import ALONG
 from tests.cases import CASES
 from tests.examples import NOT_TRACED, REFUSED, Example, example
 from tests.networks import ConvNet, ResidualBlock, TransformerBlock, mlp, trained_looking
@@ -24,10 +23,7 @@ ELEMENTWISE = {case.op for case in CASES}  # compiled one by one in tests/rules/
 TRACED = [
     row
     for row in rules.table()
-    if row.op not in NOT_TRACED
-    and row.op not in REFUSED
-    and not (row.op in ELEMENTWISE and row.on is Normal)
-    and not (row.op in ALONG and row.on is Statistics)  # these are the rules of Normal behind a check
+    if row.op not in NOT_TRACED and row.op not in REFUSED and not (row.op in ELEMENTWISE and row.on is Normal)
 ]
 
 

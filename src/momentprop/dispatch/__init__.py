@@ -15,6 +15,7 @@ from momentprop.dispatch.operand import Operand as Operand
 from momentprop.dispatch.operand import values_in as values_in
 from momentprop.dispatch.place import where as where
 from momentprop.dispatch.rule_table import Rule as Rule
+from momentprop.dispatch.rule_table import apply as apply
 from momentprop.dispatch.rule_table import find as find
 from momentprop.dispatch.rule_table import forget as forget
 from momentprop.dispatch.rule_table import kind_of as kind_of

@@ -1,12 +1,9 @@
 """One call of an operation: its arguments, and the values among them."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from momentprop.dispatch.operand import Operand, values_in
-
-if TYPE_CHECKING:
-    from momentprop.dispatch.kinds import Kind, Operation
 
 
 class Call:
@@ -18,7 +15,7 @@ class Call:
 
     def __init__(
         self,
-        operation: "Operation",
+        operation: Any,  # a row of the table, of a class in `kinds`
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         values: Sequence[Any] | None = None,
@@ -31,10 +28,10 @@ class Call:
     @property
     def op(self) -> str:
         """The name of the operation."""
-        return self.operation.name
+        return str(self.operation.name)
 
     @property
-    def kind(self) -> "Kind":
+    def kind(self) -> Any:
         """The kind of map that the operation is for these arguments."""
         return self.operation.kind_of(self)
 
@@ -60,6 +57,11 @@ class Call:
         """Apply torch's own function to tensors in the places of the values, in their order."""
         args, kwargs = self.filled(tensors)
         return self.operation.plain(*args, **kwargs)
+
+    def of(self, *values: Any) -> "Call":
+        """Return the call with other values, perhaps of another type, in the places of the values."""
+        args, kwargs = self.filled(values)
+        return Call(self.operation, args, kwargs)
 
     def filled(self, tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments with tensors, or other values, in the places of the values."""

@@ -23,13 +23,18 @@ from momentprop.torch_compat.modes import bare, is_entered
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def enter(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Apply a method of tensors to a value, on the way that torch's functions take."""
+def enter(
+    method: Callable[..., Any], of_tensor: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Apply the `method` of a value that stands for a method of tensors, on the way that torch's functions take.
+
+    The modes that are entered are given the value's method, which they can call, and not the tensor's.
+    """
     if torch.compiler.is_compiling():
-        return dispatch(function, args, kwargs, current())
+        return dispatch(of_tensor, args, kwargs, current())
     if not is_entered():
-        return dispatch(function, args, kwargs)
-    return handle_torch_function(function, args[:1], *args, **kwargs)
+        return dispatch(of_tensor, args, kwargs)
+    return handle_torch_function(method, args[:1], *args, **kwargs)
 
 
 def operation(function: F) -> F:
@@ -138,15 +143,25 @@ def _run(call: Call, found: tuple[Callable[..., Any], bool], context: Context | 
 
 
 def _applied(call: Call, found: tuple[Callable[..., Any], bool]) -> Any:
-    function, takes_call = found
     if torch.compiler.is_compiling():
-        return function(call) if takes_call else function(*call.args, **call.kwargs)
+        return _called(call, *found)
     try:
-        return function(call) if takes_call else function(*call.args, **call.kwargs)
+        return _called(call, *found)
     except Exception as error:
         on = type(call.values[0]).__name__
         error.add_note(f"in the {on} rule for {call.op!r} at {where()}")
         raise
+
+
+def _called(call: Call, function: Callable[..., Any], takes_call: bool) -> Any:
+    result = function(call) if takes_call else function(*call.args, **call.kwargs)
+    if call.operation.views:
+        base = call.values[0]
+        memory = base.memory or [0]  # a count of writes, which a value shares with its views
+        for value in (base, *(result if isinstance(result, tuple) else (result,))):
+            if isinstance(value, Operand):
+                value.memory = memory  # type: ignore[misc]
+    return result
 
 
 def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Context | None) -> Any:

@@ -60,6 +60,7 @@ class Operation:
     pointwise: Callable[..., Tensor] | None = None  # the plain function, if it relates elements at one place only
     channels: tuple[int, ...] = ()  # the dimensions of channels in the result, if the operation tells
     positional: bool = False  # what becomes of an element depends on its place in the whole, not on its channel
+    views: bool = False  # the result may share memory with the value
     by_acting: Callable[[Call], bool] | None = None
 
     def __init__(self, name: str, kind: Kind, parameters: Sequence[str] = ("input",), **facts: Any) -> None:
@@ -111,7 +112,6 @@ class Linear(Operation):
     diagonal: bool = False  # every element of the result depends on one element of each value
     # what only operations that move elements know
     copies: bool | Callable[[Call], bool] = False
-    views: bool = False  # the result may share memory with the value
     converts: bool = False  # every element stays in its place
 
     def copying(self, call: Call) -> bool:

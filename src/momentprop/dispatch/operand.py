@@ -43,9 +43,10 @@ class Operand:
                 f"the outcome of {function.__name__!r} on a random {cls.__name__} at {where()} is random, so that it "
                 "can choose neither a branch nor elements; `torch.heaviside` gives its probability"
             )
+        on = f"momentprop.{cls.__name__}" if cls.__module__.startswith("momentprop.") else cls.__name__
         raise MissingRule(
             f"no {cls.__name__} rule for {function.__name__!r} at {where()}; "
-            f"add one with `@momentprop.rule({function.__name__!r}, on=momentprop.{cls.__name__})`"
+            f"add one with `@momentprop.rule({function.__name__!r}, on={on})`"
         )
 
 

@@ -160,6 +160,20 @@ def resolve(op: str, on: type[Operand], call: Call | None) -> tuple[Callable[...
     return None
 
 
+def apply(call: Call) -> Any:
+    """Apply the rule for a call, as if the operation had met its values by itself."""
+    return apply_as(call, type(call.values[0]))
+
+
+def apply_as(call: Call, on: type[Operand]) -> Any:
+    """Apply the rule that a type has for a call to values that may be of another type."""
+    found = resolve(call.op, on, call)
+    if found is None:
+        raise MissingRule(f"no {on.__name__} rule for {call.op!r} at {where()}")
+    function, takes_call = found
+    return function(call) if takes_call else function(*call.args, **call.kwargs)
+
+
 def apply_kind(call: Call) -> Any:
     """Apply the rule of its kind to a call, and not that of its operation."""
     on = type(call.values[0])
@@ -179,7 +193,7 @@ def operation_named(name: str) -> Operation:
 
 def kind_of(op: str, *args: Any, **kwargs: Any) -> Kind:
     """Return the kind of map that an operation is for these arguments, some of which are values."""
-    return Call(operation_named(op), args, kwargs).kind
+    return operation_named(op).kind_of(Call(operation_named(op), args, kwargs))
 
 
 def made(function: Callable[..., Any]) -> None:

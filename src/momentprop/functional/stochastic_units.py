@@ -21,7 +21,7 @@ from momentprop.functional.posterior import PosteriorMethod
 from momentprop.kernels.quantiles import expectation
 from momentprop.noise.named import named, standard
 from momentprop.noise.score_function import leave
-from momentprop.values import Logistic, Normal
+from momentprop.values import Independent, Logistic, Normal
 
 LogisticMethod = Literal["exact", "ap2a", "ap2b", "pea", "mackay"]
 Gradient = Literal["straight_through", "score"]
@@ -171,7 +171,7 @@ def expected_activation(function: Callable[[Any], Any], x: Tensor, noise: Distri
     )
 
 
-def _family_of(function: Callable[[Any], Any], noise: Distribution) -> type[Normal] | None:
+def _family_of(function: Callable[[Any], Any], noise: Distribution) -> type[Independent] | None:
     """The type of value whose rule gives the expectation exactly, if there is one."""
     if isinstance(noise, NormalDistribution):
         return Normal

@@ -26,10 +26,6 @@ def moved(call: Call) -> Any:
     if isinstance(loc, torch.Tensor):
         variance = variance.to(loc.dtype)
     result = values[0].assembled(loc, variance)
-    if operation.views:
-        memory = values[0].memory or [0]
-        for value in (values[0], *(result if isinstance(result, tuple) else (result,))):
-            value.memory = memory
     if operation.converts:
         if result.device == values[0].device:
             result.remember(values[0].source)
@@ -90,8 +86,8 @@ def _multiplied(call: Call) -> Any:
 @rule(Kind.ELEMENTWISE, on=Normal)
 def transformed(call: Call) -> Any:
     """Take the moments of a function of each element, by the kernel for the type of the value."""
-    value = call.values[0]
-    function = call.operation.transform(call, order_of(type(value)))
+    operation, value = call.operation, call.values[0]
+    function = operation.transform(call, order_of(type(value)))
     if len(call.values) > 1:
         raise MissingRule(f"no rule for {call.op!r} with several random arguments at {where()}")
     return value.transformed(function)

@@ -126,10 +126,10 @@ class Value(Operand):
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> Any:
-        return enter(Tensor.eq, (self, other), {}) if isinstance(other, _COMPARABLE) else NotImplemented
+        return self.eq(other) if isinstance(other, _COMPARABLE) else NotImplemented  # type: ignore[attr-defined]
 
     def __ne__(self, other: object) -> Any:
-        return enter(Tensor.ne, (self, other), {}) if isinstance(other, _COMPARABLE) else NotImplemented
+        return self.ne(other) if isinstance(other, _COMPARABLE) else NotImplemented  # type: ignore[attr-defined]
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} is not one array: convert a component, such as `value.loc.numpy()`")
@@ -160,9 +160,10 @@ def _operation(name: str) -> Callable[..., Any]:
     function = getattr(Tensor, name)
 
     def method(self: Value, *args: Any, **kwargs: Any) -> Any:
-        return enter(function, (self, *args), kwargs)
+        return enter(method, function, (self, *args), kwargs)
 
     method.__name__ = name
+    method.of_tensor = function  # type: ignore[attr-defined]
     method.__doc__ = f"As `torch.Tensor.{name}`, by the rule for this type of value."
     return method
 

@@ -30,7 +30,7 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Normal:
+) -> Any:
     r"""Moments of $\mathrm{softmax}(g\,QK^\top + M)\,V$, any of $Q$, $K$, $V$ and $M$ random.
 
     The variances of the scores are exact. The noise of a query is shared by all its scores and counts only as far as

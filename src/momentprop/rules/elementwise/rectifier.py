@@ -1,6 +1,7 @@
 r"""Piecewise linear units with one kink at zero: ReLU, leaky ReLU, PReLU and the absolute value."""
 
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -46,7 +47,7 @@ def prelu(input: Normal, weight: Tensor) -> Transform:
     return Transform(rectifier, lambda x: F.prelu(x, weight), (channel_slopes(weight, input),))
 
 
-def channel_slopes(weight: Tensor, input: Normal) -> Tensor:
+def channel_slopes(weight: Tensor, input: Any) -> Tensor:
     """The slopes of a PReLU in a shape that broadcasts over the channels of `input`."""
     shape = [-1] + [1] * (input.ndim - 2) if weight.numel() > 1 else []
     return weight.reshape(shape).to(input.dtype)

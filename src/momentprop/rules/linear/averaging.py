@@ -29,7 +29,7 @@ def _register(dims: int) -> None:
         pooled: Tensor = call.on(variance)
         divisor = call.given("divisor_override")
         if divisor is not None:
-            return pooled / divisor
+            return pooled / float(divisor)
         return pooled / _outer(_window_lengths(call, variance, pooled, dims))
 
     @transpose(f"avg_pool{dims}d")

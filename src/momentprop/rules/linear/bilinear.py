@@ -29,7 +29,7 @@ linear(
 
 
 @rule("bilinear", on=Normal)
-def bilinear(input1: Random, input2: Random, weight: Random, bias: Random = None) -> Normal:
+def bilinear(input1: Random, input2: Random, weight: Random, bias: Random = None) -> Any:
     r"""Moments of $y_k = x^\top W_k z + b_k$ for independent $x$, $z$, $W$ and $b$, any of which may be plain.
 
     With $E x^2 = \mu_x^2 + \sigma_x^2$ and the like, the variance is
@@ -90,7 +90,7 @@ linear(
 
 
 @rule("lerp", on=Normal)
-def lerp(input: Random, end: Random, weight: Random) -> Normal:
+def lerp(input: Random, end: Random, weight: Random) -> Any:
     r"""Moments of $X + Z(Y - X)$ for three independent variables, by the law of total variance over $Z$.
 
     $\mu' = \mu_X + \mu_Z(\mu_Y - \mu_X)$ and

@@ -32,6 +32,9 @@ moves(
 
 def _by_weights(call: Call) -> Kind:
     """A bag is linear in its table, or in the weights of its samples; in both together it is not."""
+    _refuse_max_norm("embedding_bag", call.given("max_norm"))
+    if call.given("mode", "mean") == "max":
+        raise MissingRule(f"no rule for 'embedding_bag' with `mode='max'` at {place()}")
     both = isinstance(call.given("weight"), Operand) and isinstance(call.given("per_sample_weights"), Operand)
     return Kind.MIXING if both else Kind.LINEAR
 
@@ -58,15 +61,12 @@ def embedding_bag(
     per_sample_weights: Any = None,
     include_last_offset: bool = False,
     padding_idx: int | None = None,
-) -> Normal:
+) -> Any:
     r"""Moments of the sums or means of bags of rows, where the table or the weights of the samples may be random.
 
     Error: exact for rows that occur once in a bag and independent weights
     Source: paper, eq. linear and "Product"
     """
-    _refuse_max_norm("embedding_bag", max_norm)
-    if mode == "max":
-        raise MissingRule(f"no rule for 'embedding_bag' with `mode='max'` at {place()}")
 
     def bag(table: Tensor, samples: Tensor | None = None, how: str = "sum") -> Tensor:
         return F.embedding_bag(

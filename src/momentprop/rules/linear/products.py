@@ -134,7 +134,7 @@ def div(input: Random, other: Random, *, rounding_mode: str | None = None) -> An
         return by_kind("div", input, other)
     if input is other:
         return other.of(torch.ones_like(other.loc), torch.zeros_like(other.loc))
-    return input * torch.reciprocal(other)  # type: ignore[call-overload]
+    return input * torch.reciprocal(other)  # type: ignore[arg-type]
 
 
 @rule("div", on=Value)

@@ -198,7 +198,7 @@ def linalg_norm(
 
 
 @mixing("cosine_similarity", on=Normal)
-def cosine_similarity(x1: Normal | Tensor, x2: Normal | Tensor, dim: int = 1, eps: float = 1e-8) -> Normal:
+def cosine_similarity(x1: Normal | Tensor, x2: Normal | Tensor, dim: int = 1, eps: float = 1e-8) -> Any:
     r"""Moments of $X\cdot Y/(\lVert X\rVert\lVert Y\rVert)$, with lognormal lengths.
 
     Of a value with itself it is certain. For vectors of two or three units the deviation can be off by a factor of two.

@@ -92,13 +92,13 @@ def softmax(input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: 
 
 
 @composite("softmin", on=Value, along="dim")
-def softmin(input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: torch.dtype | None = None) -> Normal:
+def softmin(input: Any, dim: int | None = None, _stacklevel: Any = 3, dtype: torch.dtype | None = None) -> Any:
     r"""Moments of the softmax of the negatives.
 
     Error: that of `softmax`
     Source: as `softmax`
     """
-    return F.softmax(-input, dim, _stacklevel, dtype)  # type: ignore[operator]
+    return F.softmax(-input, dim, _stacklevel, dtype)
 
 
 @mixing("log_softmax", on=Normal, along="dim")

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 from momentprop.dispatch import Call, Kind, MissingRule, rule
 from momentprop.dispatch import where as place
-from momentprop.dispatch.rule_table import find, order_of
-from momentprop.rules.statistics.as_normal import call_as_normal, refuse
+from momentprop.dispatch.rule_table import apply_as, find, order_of
+from momentprop.rules.statistics.as_normal import refuse
 from momentprop.values import Normal, Statistics
 from momentprop.values.base import Value
 
@@ -24,10 +24,10 @@ def _relates_positions(call: Call) -> NoReturn:
 
 def _require_channels(call: Call) -> None:
     """Refuse an operation along a dimension of examples or positions."""
-    input = call.values[0]
-    dims = call.operation.dims(call)
+    input, operation = call.values[0], call.operation
+    dims = operation.dims(call)
     if dims is not None and any(input.shape[d] == 1 for d in dims):
-        dim = call.given(call.operation.along, call.operation.default)
+        dim = call.given(operation.along or "", operation.default)
         refuse(call.op, f"along dimension {dim} of {tuple(input.shape)}, of examples or positions,")
 
 
@@ -36,7 +36,7 @@ def moved(call: Call) -> Any:
     """Move the channels of the pixel."""
     if call.operation.positional:
         _relates_positions(call)
-    return call_as_normal(call)
+    return apply_as(call, Normal)
 
 
 @rule(Kind.LINEAR, Kind.BILINEAR, Kind.MIXING, on=Statistics)
@@ -47,7 +47,7 @@ def mixed(call: Call) -> Any:
         if operation.along is None:
             _relates_positions(call)
         _require_channels(call)
-    return call_as_normal(call)
+    return apply_as(call, Normal)
 
 
 @rule(Kind.NOISE, on=Statistics)
@@ -55,7 +55,7 @@ def with_noise(call: Call) -> Any:
     """Draw for every unit by itself, or along the channels."""
     if call.operation.along is not None:
         _require_channels(call)
-    return call_as_normal(call)
+    return apply_as(call, Normal)
 
 
 @rule(Kind.COMPOSITE, on=Statistics)

@@ -1,8 +1,8 @@
 r"""A new type of value in a page: units with noise of their own, and noise that they share.
 
 A unit is $X_i = \mu_i + \sqrt{d_i}\,\epsilon_i + \sum_k F_{ki} z_k$ with independent standard normal $\epsilon_i, z_k$.
-The $K$ factors $z_k$ are common to all units: drift of a sensor, lighting of a scene. A linear map acts on them exactly.
-A nonlinear one moves with the slope of its mean; what is left is taken as new noise of each unit.
+The $K$ factors $z_k$ are common to all units: the drift of a sensor, the light of a scene. Linear maps are exact.
+A nonlinear map moves with the slope of its mean; what is left is taken as new noise of each unit.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from momentprop.values import Value
 
 
 class Factors(Value):
-    """Units with mean `loc`, independent `variance`, and `factors` of shape (K, \\*loc.shape) that they share."""
+    """Units with mean `loc`, independent `variance`, and `factors` that they share, of shape (K, ...)."""
 
     loc: Tensor
     variance: Tensor

@@ -36,7 +36,7 @@ from momentprop.rules.linear import shape as _linear_shape
 from momentprop.rules.losses import losses as _losses_losses
 from momentprop.rules.losses import margins as _losses_margins
 from momentprop.rules.noise import dropout as _noise_dropout
-from momentprop.rules.noise import units as _noise_units
+from momentprop.rules.noise import stochastic_units as _noise_stochastic_units
 from momentprop.rules.reductions import categorical as _reductions_categorical
 from momentprop.rules.reductions import dispersion as _reductions_dispersion
 from momentprop.rules.reductions import linear_posterior as _reductions_linear_posterior

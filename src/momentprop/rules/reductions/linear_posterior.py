@@ -17,10 +17,10 @@ from momentprop.kernels.fuse import fused
 from momentprop.paper.softmax import log_cdf
 from momentprop.values import Categorical, Fitted, Logistic, Normal, Sample
 
-MOST_RACING = 16
-"""Up to this number of classes, the posterior is a race by default."""
+MOST_RACING_CORRELATED = 16
+"""The largest number of classes for which the posterior of correlated logits is a race by default."""
 MOST_PAIRED = 64
-"""Up to this number of classes, the fast method looks at pairs of them."""
+"""The largest number of classes for which the fast method looks at pairs of them."""
 
 
 def _log_win_normal(gap: Tensor, apart: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def _default(input: Normal, classes: int) -> PosteriorMethod:
         return "logistic"
     if isinstance(input, Fitted):
         return "simplified"
-    return "race" if classes <= MOST_RACING else "fast"
+    return "race" if classes <= MOST_RACING_CORRELATED else "fast"
 
 
 @rule("linear_posterior", on=Sample)

@@ -17,8 +17,8 @@ from momentprop.rules.reductions.categorical import as_torch_lays_out, dim_of_cl
 from momentprop.values import Categorical, Fitted, Logistic, Normal
 from momentprop.values.base import Value
 
-MOST_RACING = 1024
-"""Up to this number of classes, the posterior is a race by default."""
+MOST_RACING_INDEPENDENT = 1024
+"""The largest number of classes for which the posterior of independent logits is a race by default."""
 
 _KERNELS: dict[str, Kernel] = {"race": kernels.race, "fast": kernels.fast}
 _PAPER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -48,7 +48,7 @@ def _default(input: Normal, classes: int) -> str:
         return "logistic"
     if isinstance(input, Fitted):
         return "simplified"
-    return "race" if classes <= MOST_RACING else "fast"
+    return "race" if classes <= MOST_RACING_INDEPENDENT else "fast"
 
 
 def _dim(dim: int | None, input: Normal) -> int:

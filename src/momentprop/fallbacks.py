@@ -1,7 +1,7 @@
-r"""What can be done, on request, with an operation that has no rule.
+r"""Fallbacks for operations without a rule.
 
-None of these is used unless `propagate(fallback=...)` asks for it: a rule knows more about its operation. Elements of
-the result are taken as independent afterwards, as everywhere.
+They act only if `propagate(fallback=...)` asks for one, because a rule knows more about its operation. As everywhere,
+the elements of the result are assumed to be independent.
 """
 
 import itertools
@@ -18,28 +18,28 @@ from momentprop.torch_compat import pytrees as pytree
 from momentprop.values import Normal
 
 DRAWS = 512
-"""The number of draws of `monte_carlo`; a deviation is then off by 3 %."""
+"""The number of draws of `monte_carlo`, which gives a deviation to 3 %."""
 
 DIRECTIONS = 64
-"""The number of random directions of `linearize` where there are more inputs than that."""
+"""The number of random directions of `linearize`, used if there are more inputs than that."""
 
 
 def quadrature(
     kind: type[Operand], function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Moments of an elementwise operation by quadrature; any other kind of operation is refused.
+    """Moments of an elementwise operation by quadrature; other operations raise an error.
 
     Error: 1e-5 for smooth functions, 0.07 at kinks away from zero, 0.7 at jumps there
     """
     if torch.compiler.is_compiling():
         raise MissingRule(
-            "whether an operation is elementwise cannot be checked while compiling: register a rule for it"
+            "quadrature cannot check while compiling whether an operation is elementwise: register a rule for it"
         )
     plain = _Plain(kind, function, args, kwargs)
     if len(plain.values) > 1 or not _is_elementwise(plain, plain.values[0].loc):
         raise MissingRule(
             f"{function.__name__!r} at {where()} has no rule and is not a function of each element of one value, "
-            "so that quadrature cannot help: try fallback='monte_carlo'"
+            "so quadrature cannot help: try fallback='monte_carlo'"
         )
     return plain.result(lambda _: plain.values[0].through(quadrature_kernel(plain), plain))
 
@@ -47,7 +47,7 @@ def quadrature(
 def monte_carlo(
     kind: type[Operand], function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Moments of any operation from draws of its inputs, by which they can also be differentiated.
+    """Moments of any operation from draws of its inputs; gradients flow through the draws.
 
     Error: 3 % of the deviation and 4 % of a deviation of the mean, at random
     """
@@ -57,7 +57,7 @@ def monte_carlo(
         draws: Sequence[Tensor] = torch.func.vmap(
             lambda *drawn: tuple(_floating(plain(*drawn))), randomness="different"
         )(*inputs)
-    except Exception:  # what `vmap` does not know is done one by one
+    except Exception:  # without support by `vmap`, draw by draw
         singly = [_floating(plain(*drawn)) for drawn in zip(*inputs, strict=True)]
         draws = [torch.stack(together) for together in zip(*singly, strict=True)]
 
@@ -71,8 +71,8 @@ def monte_carlo(
 def linearize(kind: type[Operand], function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     r"""Moments of a differentiable operation to first order, $\sigma'^2_j = \sum_i J_{ji}^2\sigma_i^2$.
 
-    The squares are averaged over directions of random signs, $E(\sum_i J_{ji}\sigma_i\epsilon_i)^2$, which is exact for
-    elementwise operations, or taken input by input if these are few.
+    With many inputs, the squares are averaged over directions of random signs, $E(\sum_i J_{ji}\sigma_i\epsilon_i)^2$,
+    which is exact for elementwise operations. With few, each input is a direction of its own.
 
     Error: of second order in the deviations; beside it, with more than 64 inputs of which several matter to an output,
     9 % of the deviation at random
@@ -98,7 +98,7 @@ _FALLBACKS: dict[str, Fallback] = {"quadrature": quadrature, "monte_carlo": mont
 
 
 def named(fallback: str | Fallback | None) -> Fallback | None:
-    """The fallback of this name; one that is not named is itself."""
+    """Return the fallback with this name; anything but a name is returned unchanged."""
     if not isinstance(fallback, str):
         return fallback
     if fallback not in _FALLBACKS:
@@ -107,7 +107,7 @@ def named(fallback: str | Fallback | None) -> Fallback | None:
 
 
 class _Plain:
-    """An operation as a function of the tensors that stand for the values among its arguments."""
+    """An operation as a function of plain tensors, which replace the values among its arguments."""
 
     def __init__(
         self, kind: type[Operand], function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -120,10 +120,10 @@ class _Plain:
         self.values: list[Normal] = [self.leaves[place] for place in self.places]
         means = [value.loc.clone() for value in self.values]
         self.at_means = self._apply(means)
-        self.in_place = self.at_means is means[0]  # such operations give what they were given
+        self.in_place = self.at_means is means[0]  # an in-place operation returns its first argument
 
     def __call__(self, *tensors: Tensor) -> Any:
-        return self._apply([tensor.clone() for tensor in tensors])  # an in-place operation writes into them
+        return self._apply([tensor.clone() for tensor in tensors])  # an in-place operation writes into its input
 
     def _apply(self, tensors: Sequence[Tensor]) -> Any:
         filled = list(self.leaves)
@@ -133,7 +133,7 @@ class _Plain:
         return self.function(*args, **kwargs)
 
     def result(self, moments: Callable[[int], Normal]) -> Any:
-        """What the operation gives, with `moments(i)` for its `i`-th floating-point tensor, put back if in place."""
+        """Return the result with `moments(i)` as its `i`-th floating-point tensor; in place, write it back."""
         if self.in_place:
             target, made = self.values[0], moments(0)
             if target.memory:
@@ -145,7 +145,7 @@ class _Plain:
 
 
 def _is_elementwise(plain: _Plain, x: Tensor) -> bool:
-    """Whether changing every second element changes no other element of the result."""
+    """Return whether a change of every second element leaves the other elements of the result unchanged."""
     with torch.no_grad():
         changed = (torch.arange(x.numel(), device=x.device) % 2 == 0).reshape(x.shape)
         before, after = plain(x), plain(torch.where(changed, x + 0.5 * (1 + x.abs()), x))
@@ -155,7 +155,7 @@ def _is_elementwise(plain: _Plain, x: Tensor) -> bool:
 
 
 def _directions(means: tuple[Tensor, ...]) -> tuple[list[tuple[Tensor, ...]], float]:
-    """Along which to differentiate, and by what their squares are weighed: each input, or random signs."""
+    """Return the JVP directions, each input or random signs, and the weight of their squares."""
     if sum(mean.numel() for mean in means) > DIRECTIONS:
         signs = [tuple(torch.randint_like(mean, 2) * 2 - 1 for mean in means) for _ in range(DIRECTIONS)]
         return signs, 1 / DIRECTIONS

@@ -34,7 +34,7 @@ class Certain(Value):
         return result
 
     def sample(self, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
-        """The tensor itself, repeated `n` times."""
+        """Return the tensor itself, or `n` copies of it along a new first dimension."""
         return self.loc if n is None else self.loc.expand(n, *self.loc.shape)
 
 
@@ -48,7 +48,7 @@ class Mean(Certain):
 
 
 class Sample(Certain):
-    r"""One draw: every noise that the value meets is sampled, everything else acts as on a tensor."""
+    r"""One draw: noisy operations are sampled, and all others act as they do on a tensor."""
 
 
 def _unwrap(argument: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A value or a tensor as a value of another type."""
+"""Conversion of values and tensors to values of another type."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from momentprop.values.uncertain import Uncertain
 
 
 def as_type(x: Any, wanted: type[Value]) -> Any:
-    """Return a value or a tensor as a value of a type: its mean, its moments, or a draw of it."""
+    """Convert a value or a tensor to the wanted type: take its mean, its moments, or a draw of it."""
     if type(x) is wanted:
         return x
     if issubclass(wanted, Uncertain):
@@ -21,12 +21,12 @@ def as_type(x: Any, wanted: type[Value]) -> Any:
     if wanted is Sample and isinstance(x, Value):
         return Sample.of(x.sample())
     if isinstance(x, Value) and not issubclass(wanted, Certain):
-        raise TypeError(f"a {type(x).__name__} cannot be made a {wanted.__name__}: give values of one type")
+        raise TypeError(f"a {type(x).__name__} cannot be converted to a {wanted.__name__}: give values of one type")
     return wanted.of(getattr(x, "loc", x))
 
 
 def as_values(tree: Any, wanted: type[Value]) -> Any:
-    """Return the tree with values in place of floating-point tensors."""
+    """Replace the floating-point tensors of a tree by values of the wanted type."""
     return pytree.tree_map(lambda x: as_type(x, wanted) if is_floating(x) else x, tree, is_leaf=is_value)
 
 

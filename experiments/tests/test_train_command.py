@@ -70,7 +70,7 @@ def test_a_folder_with_a_run_is_refused_resumed_or_overwritten(tmp_path, capsys,
     assert cli.main(QUICK) == 0
     assert (tmp_path / "runs" / "mlp-digits-ap1-relu" / "model.safetensors").exists()
     assert cli.main(QUICK) == 2
-    assert "go on with it by `--resume`" in capsys.readouterr().err
+    assert "continue it with `--resume`" in capsys.readouterr().err
     assert cli.main([*QUICK[:-4], "--epochs", "2", "--activation", "relu", "--resume"]) == 0
     assert "epoch 2 of 2" in capsys.readouterr().err
     assert cli.main([*QUICK, "--seed", "1", "--resume"]) == 2

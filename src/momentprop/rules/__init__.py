@@ -1,9 +1,9 @@
-"""Rules: how each operation acts on each type of value. Importing this package fills the table.
+"""The rules: how each operation acts on each type of value. Importing this package fills the rule table.
 
 `python -m momentprop.rules` prints it.
 """
 
-# ruff: noqa: F401 (the modules are imported for what they register)
+# ruff: noqa: F401 (importing a module registers its rules)
 
 from momentprop.dispatch import Rule as Rule
 from momentprop.dispatch import table as table

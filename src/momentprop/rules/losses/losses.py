@@ -1,8 +1,8 @@
-r"""Losses of random outputs; each gives a plain tensor.
+r"""Losses of random outputs; each returns a plain tensor.
 
-A loss that is the negative logarithm of a probability is that of the marginal probability, $-\log q(y)$: so
+A loss that is the negative logarithm of a probability takes the marginal probability, $-\log q(y)$. Such are
 `cross_entropy`, `binary_cross_entropy`, `binary_cross_entropy_with_logits` and their relatives, and
-`gaussian_nll_loss`. The others are *expected risks*, $E\,\ell(X, y)$: so `mse_loss`, `l1_loss`, the hinge losses.
+`gaussian_nll_loss`. The others are *expected risks*, $E\,\ell(X, y)$: `mse_loss`, `l1_loss`, the hinge losses.
 """
 
 import math
@@ -28,8 +28,8 @@ _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"none": lambda loss: loss,
 
 
 def reduced(loss: Tensor, reduction: str, size_average: bool | None = None, reduce: bool | None = None) -> Tensor:
-    """The loss of each element, their mean or their sum."""
-    if size_average is not None or reduce is not None:  # torch's old way to say it
+    """Reduce the losses of the elements to their mean or their sum, or return them as they are."""
+    if size_average is not None or reduce is not None:  # torch's deprecated arguments
         reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
     if reduction not in _REDUCTIONS:
         raise ValueError(f"{reduction!r} is not a valid value for reduction; choose one of {', '.join(_REDUCTIONS)}")
@@ -61,7 +61,7 @@ def mse_loss(
     reduction: str = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
-    r"""The expected squared error $(\mu - y)^2 + \sigma^2$; a random target, independent, adds its variance.
+    r"""The expected squared error $(\mu - y)^2 + \sigma^2$; an independent random target adds its variance.
 
     Error: exact
     Source: definition of the variance
@@ -82,7 +82,7 @@ def l1_loss(
     reduction: str = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
-    r"""The expected absolute error $E|X - y|$; torch loses `weight` on the way to this rule, unless it compiles.
+    r"""The expected absolute error $E|X - y|$; in eager mode torch does not pass `weight` to this rule.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: as `abs`
@@ -121,7 +121,7 @@ def smooth_l1_loss(
     reduction: str = "mean",
     beta: float = 1.0,
 ) -> Tensor:
-    r"""The expected smooth absolute error: the Huber loss over its threshold.
+    r"""The expected smooth absolute error: the Huber loss divided by its threshold.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: as `huber_loss`
@@ -137,8 +137,8 @@ def gaussian_nll_loss(
 ) -> Tensor:
     r"""The loss $\frac12(\log s^2 + (\mu - y)^2/s^2)$ with $s^2 = \sigma^2 + $ `var`, at least `eps`.
 
-    That is $-\log q(y)$ for the output and the noise together. A random `var`, such as another head of the network, is
-    taken at its mean; a random target adds its variance.
+    This is $-\log q(y)$ of the output with its noise. Of a random `var`, such as another head of the network, only the
+    mean counts; a random target adds its variance.
 
     Error: exact for normal outputs and a certain noise
     Source: law of total variance
@@ -151,13 +151,13 @@ def gaussian_nll_loss(
     elif noise < 0:
         raise ValueError("var is negative")
     total = variance_of(input) + variance_of(target) + noise
-    total = total + (total.detach().clamp(min=eps) - total.detach())  # as torch: clamped, but with its gradient
+    total = total + (total.detach().clamp(min=eps) - total.detach())  # like torch, clamp the value but not its gradient
     loss = (torch.log(total) + (loc - goal) ** 2 / total) / 2
     return reduced(loss + math.log(2 * math.pi) / 2 if full else loss, reduction)
 
 
 def _log_probability(scores: Normal) -> Tensor:
-    r"""$\log E\,S(X)$; families with rules of their own take a posterior of two classes, one with a score of zero."""
+    r"""Return $\log E\,S(X)$; `Logistic` and `Fitted` take the posterior of two classes, one with score zero."""
     if isinstance(scores, Logistic | Fitted):
         both: Any = torch.stack([scores, torch.zeros_like(scores.loc)], -1)  # type: ignore[list-item]
         return class_posterior(both).logits[..., 0]
@@ -183,7 +183,7 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
-    r"""The loss $-y\log q - (1-y)\log(1-q)$ with the marginal probability $q = E\,S(X)$, as `cross_entropy` has it.
+    r"""The loss $-y\log q - (1-y)\log(1-q)$ with the marginal probability $q = E\,S(X)$, as in `cross_entropy`.
 
     Error: 3e-7 of $\log q$
     Source: paper, "Learning"
@@ -202,7 +202,7 @@ def binary_cross_entropy(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    r"""The loss of a random probability: that of its mean, which is the marginal probability.
+    r"""The loss of the mean of a random probability, which is the marginal probability.
 
     Error: exact
     Source: paper, "Learning"
@@ -219,7 +219,7 @@ def soft_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    r"""The logistic loss $-\log E\,S(yX)$ for $y = \pm 1$, as `binary_cross_entropy_with_logits` has it.
+    r"""The logistic loss $-\log E\,S(yX)$ for $y = \pm 1$, as in `binary_cross_entropy_with_logits`.
 
     Error: that of `binary_cross_entropy_with_logits`
     Source: paper, "Learning"
@@ -283,7 +283,7 @@ def kl_div(
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Tensor:
-    r"""The expected divergence from random log-probabilities, in which it is linear.
+    r"""The expected divergence from random log-probabilities, of which it is a linear function.
 
     Error: exact
     Source: definition
@@ -324,7 +324,7 @@ def ctc_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:
-    r"""The loss $-\log q$ of a sequence of labels under independent class posteriors of each step.
+    r"""The loss $-\log q$ of a sequence of labels, with an independent class posterior for each step.
 
     Error: exact
     Source: paper, "Learning"

@@ -1,4 +1,4 @@
-r"""Rules for the stochastic units of `momentprop.functional`: binary, categorical, noisy activations."""
+r"""Rules of the stochastic units of `momentprop.functional`: binary units, categorical units, noisy activations."""
 
 from collections.abc import Callable
 from inspect import signature, unwrap
@@ -57,9 +57,9 @@ def stochastic_binary(
 ) -> Normal:
     r"""Moments of a binary unit of noise $Z$ in $\{0, 1\}$: $\mu' = E\,F(X)$ and $\sigma'^2 = \mu'(1-\mu')$.
 
-    $F$ is the noise's distribution function. For normal, Laplace and uniform noise $E\,F(X)$ is a closed form, for
-    logistic noise a mixture of probits, and otherwise a quadrature over $X$. The methods `ap2a` and `ap2b` take $X - Z$
-    as normal and as logistic.
+    $F$ is the distribution function of the noise. $E\,F(X)$ has a closed form for normal, Laplace and uniform noise, is
+    a mixture of probits for logistic noise, and otherwise a quadrature over $X$. The methods `ap2a` and `ap2b` assume
+    that $X - Z$ is normal and logistic.
 
     Error: 1e-5 (normal noise: exact, 5e-6 in float32; noise without a name: 1e-4 in float32); of the paper's methods:
     AP2a 0.98, AP2b 0.91, MacKay 1.43, PEA 2.3 (relative, of $\sigma'$, far tails, logistic noise)
@@ -69,7 +69,7 @@ def stochastic_binary(
     own = standard(found, input)
     kernel, certain = _kernel(own, as_method(method or _default(input, own.name), own.name))
     shift, unit = own.loc, own.scale
-    if method in _OF_A_SUM:  # in units in which the noise has the variance of the logistic one
+    if method in _OF_A_SUM:  # scaled so that the noise has the variance of the logistic one
         shift, variance = noise_moments(found, input)
         unit = (variance / LOGISTIC_VARIANCE).sqrt()
     p, spread = fused(kernel, certain, (input.loc - shift) / unit, input.variance / (unit * unit))
@@ -81,10 +81,10 @@ def _default(input: Normal, noise: str) -> LogisticMethod:
 
 
 def _kernel(noise: StandardNoise, method: str) -> tuple[Kernel, Callable[[Tensor], Tensor] | None]:
-    """The kernel of a method, and its limit at zero variance, where that is the unit's own probability."""
+    """Return the kernel of a method and its limit at zero variance, if that is the probability of the unit."""
     if method == "exact":
         return _EXACT.get(noise.name) or bernoulli_quadrature(noise.cdf, noise.kinks), noise.cdf
-    # AP2a and PEA do not tend to the probability at zero variance, and are not made to
+    # at zero variance AP2a and PEA do not tend to the probability, and we leave that as it is
     certain = torch.sigmoid if method in ("ap2b", "mackay") and noise.name == "logistic" else None
     return {**_OF_A_SUM, **_OF_LOGISTIC}[method], certain
 
@@ -93,7 +93,7 @@ def _kernel(noise: StandardNoise, method: str) -> tuple[Kernel, Callable[[Tensor
 def noisy_activation(
     input: Normal, function: Callable[[Any], Any], noise: str | Distribution = "normal", training: bool = True
 ) -> Any:
-    r"""Moments of $f(X - Z)$: those of $X - Z$, taken as normal, through the rule of $f$.
+    r"""Moments of $f(X - Z)$, by the rule of $f$ for a normal $X - Z$.
 
     Error: that of the rule of $f$ for normal noise; beyond, that of taking $X - Z$ as normal
     Source: paper, "General Latent Variable Models"
@@ -114,7 +114,7 @@ def binary_step(input: Any, low: float = 0.0, high: float = 1.0) -> Any:
 
 
 def _classes(call: Call) -> list[int]:
-    """The classes of one input, which one draw decides."""
+    """Return the dimension of the classes, which share one draw."""
     return call.operation.dims(call) or []
 
 
@@ -128,7 +128,7 @@ def gumbel_argmax(
 ) -> Normal:
     r"""Moments of the one-hot vector of $\arg\max_k (X_k + \Gamma_k)$: $\mu' = q$ and $\sigma'^2 = q(1 - q)$.
 
-    $q$ is the class posterior. Of the covariances $-q_k q_j$ of the classes nothing is kept.
+    $q$ is the class posterior. The covariances $-q_k q_j$ of the classes are dropped.
 
     Error: that of `log_softmax`
     Source: paper, "Connection to argmax"
@@ -139,13 +139,13 @@ def gumbel_argmax(
 
 
 def _register_on_certain(op: str, what: str) -> None:
-    """A unit at the mean of its input, or drawn: its own function on a tensor, out of training or in it."""
+    """Register a unit on `Mean` and `Sample`: its own function on a tensor, outside of training or in training."""
     function = unwrap(getattr(units, op, None) or getattr(injected, op))
     position = list(signature(function).parameters).index("training")
 
     def register(on: type[Certain], training: bool, summary: str) -> None:
         def unit(input: Certain, *args: Any, **kwargs: Any) -> Any:
-            kwargs["training"] = training  # noise acts on a value whatever the mode
+            kwargs["training"] = training  # noise acts on a value in both modes
             return input.of(function(input.loc, *args[: position - 1], **kwargs))
 
         unit.__name__ = op
@@ -176,7 +176,7 @@ def add_noise(input: Normal, noise: str | Distribution, training: bool = True) -
 
 @noise("multiply_noise", on=Normal)
 def multiply_noise(input: Normal, noise: str | Distribution, training: bool = True) -> Normal:
-    r"""Moments of $X Z$ for independent noise $Z$, which is a product.
+    r"""Moments of $X Z$ for independent noise $Z$, a product of independent factors.
 
     Error: exact
     Source: paper, table of approximations, "Product"

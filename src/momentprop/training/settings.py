@@ -70,7 +70,7 @@ class Settings:
     epochs: int = setting(20, "The number of passes through the training examples.", least=1)
     batch_size: int = setting(128, "Examples per step, over all processes together.", least=1)
     learning_rate: float = setting(1e-3, "The learning rate of the first epoch.", above=0)
-    decay: float = setting(0.96, "The factor of the learning rate after every epoch.", above=0)
+    decay: float = setting(0.96, "The factor that multiplies the learning rate after every epoch.", above=0)
     optimizer: str = setting("adam", "The optimizer: adam or sgd.", choices=("adam", "sgd"))
     seed: int = setting(0, "The seed of the initial weights, the order of the examples and the noise.", least=0)
     dtype: str = setting("float32", "The precision of the numbers: float32 or float64.", choices=tuple(_DTYPES))

@@ -85,7 +85,7 @@ def _pooled(input: Normal, gather: Gather) -> Normal:
 
 
 def _refuse_indices(op: str) -> NoReturn:
-    raise ValueError(f"{op} cannot return indices, because those of random maxima are random: `return_indices=False`")
+    raise ValueError(f"{op} cannot return indices, which random maxima do not have: write `return_indices=False`")
 
 
 def _register_pool(op: str, dims: int) -> None:

@@ -189,7 +189,9 @@ def _register_maximum(dims: int) -> None:
         return_indices: bool = False,
     ) -> Statistics:
         if return_indices:
-            raise ValueError("the indices of random maxima are random and cannot be returned: `return_indices=False`")
+            raise ValueError(
+                "random maxima have random indices, which cannot be returned: write `return_indices=False`"
+            )
         value = as_pixel(input, *channels_of(input), dims)
         count = math.prod(per_dim(kernel_size, dims))
         mean, variance = _LARGEST[count] if count in _LARGEST else largest_of(count)
@@ -236,7 +238,7 @@ def _register_noise(op: str) -> None:
         return as_normal(op, input, p, True)
 
     noise.__name__ = op
-    noise.__doc__ = f"Statistics of `{op}` in training, in both modes.\n\nError: exact\nSource: as for `Normal`"
+    noise.__doc__ = f"Statistics of `{op}` as in training, in both modes.\n\nError: exact\nSource: as for `Normal`"
     rule(op, on=TrainingStatistics)(noise)
 
 

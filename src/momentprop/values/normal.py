@@ -32,7 +32,7 @@ class Logistic(Independent):
 
     >>> import torch
     >>> torch.relu(Logistic(torch.tensor([0.0]), 1.0))
-    Logistic(loc=tensor([0.3821]),
+    Logistic(loc=tensor([0.3822]),
              variance=tensor([0.3540]))
     """
 

@@ -157,7 +157,7 @@ def addcdiv(input: Random, tensor1: Random, tensor2: Random, *, value: float = 1
     return torch.add(input, torch.div(tensor1, tensor2), alpha=value)
 
 
-@composite("linalg_multi_dot", on=Value)
+@composite("linalg_multi_dot", on=Value, positional=True)
 def multi_dot(tensors: Sequence[Random]) -> Any:
     r"""Moments of a chain of matrix products, from left to right.
 

@@ -38,7 +38,7 @@ SCALES = {
 
 
 @dataclass(frozen=True)
-class TableCase:
+class Case:
     """One of a table's cases: a trained network, what is random in it, and the paper's figures."""
 
     title: str
@@ -54,7 +54,7 @@ class Study:
 
     data: str
     quick_data: str
-    cases: dict[str, TableCase]
+    cases: dict[str, Case]
     columns: Sequence[tuple[str, str]]
 
 
@@ -75,10 +75,10 @@ QUICK = Effort(images=2, draws=4, more_draws=None, draws_for_scale=3, units=1000
 
 
 @dataclass(frozen=True)
-class PreparedCase:
+class Subject:
     """A case with its network and its images, ready to be checked."""
 
-    case: TableCase
+    case: Case
     model: nn.Module
     images: Tensor  # normalized
     std: Tensor  # by which they were divided, for each channel
@@ -104,7 +104,7 @@ def measure(study: Study, options: Options) -> dict[str, Any]:
             model, about = trained_networks.load(case.network, options.networks)
             mean, std = (torch.tensor(about[part]) for part in ("mean", "std"))  # as the network was trained
             images, _ = dataclasses.replace(test, mean=mean, std=std).batch(range(effort.images))
-            subject = PreparedCase(case, model.to(device), images.to(device), std.to(device), effort.units)
+            subject = Subject(case, model.to(device), images.to(device), std.to(device), effort.units)
             cases[name] = _measure(subject, effort, modules(study.columns, model))
             bar.update(1)
     return {
@@ -116,7 +116,7 @@ def measure(study: Study, options: Options) -> dict[str, Any]:
     }
 
 
-def _measure(subject: PreparedCase, effort: Effort, paths: Sequence[str]) -> dict[str, Any]:
+def _measure(subject: Subject, effort: Effort, paths: Sequence[str]) -> dict[str, Any]:
     case, methods = subject.case, ("ap1", *FAMILIES)
     report = subject.check(case.variance, effort.draws, methods)
     if effort.more_draws is not None and hidden(report):
@@ -177,7 +177,7 @@ def _layers(report: Report, paths: Sequence[str], name: str, figures: Sequence[s
     return {figure: [rounded(getattr(accuracy, figure, None)) for accuracy in each] for figure in figures}
 
 
-def _scales(subject: PreparedCase, effort: Effort, paths: Sequence[str]) -> dict[str, Any] | None:
+def _scales(subject: Subject, effort: Effort, paths: Sequence[str]) -> dict[str, Any] | None:
     """How well AP1's errors agree with the paper's for each meaning of the variance, if the input has one."""
     variance, printed = subject.case.variance, subject.case.printed
     if variance is None:

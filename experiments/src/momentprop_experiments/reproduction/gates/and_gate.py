@@ -8,7 +8,7 @@ from momentprop_experiments.options import DEFAULTS, Options
 from momentprop_experiments.reproduction.gates.logic_gate import (
     INPUTS,
     LOGIT,
-    LogicGate,
+    Gate,
     measure,
     methods_table,
     plot,
@@ -19,8 +19,8 @@ from momentprop_experiments.reproduction.outcome import Outcome, table
 NAME = "and-gate"
 TITLE = "AND of two uncertain inputs by a logistic unit: exact sum, AP1, AP2, draws (table)"
 
-GATE = LogicGate("AND", 2 * LOGIT, -3 * LOGIT)
-AS_PRINTED = LogicGate("AND", 5.89, -1.5)
+GATE = Gate("AND", 2 * LOGIT, -3 * LOGIT)
+AS_PRINTED = Gate("AND", 5.89, -1.5)
 PRINTED = ((0.00015, 0.00015), (0.05, 0.05), (0.95, 0.95), (0.077, 0.0027), (0.26, 0.05), (0.55, 0.5))
 """E[Y] and AP1 in the paper's table."""
 

@@ -33,7 +33,7 @@ INPUTS = ((0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.25, 0.25), (0.5, 0.5), (0.75, 0
 
 
 @dataclass(frozen=True)
-class LogicGate:
+class Gate:
     """A gate, and its unit's constants."""
 
     name: str
@@ -60,7 +60,7 @@ class LogicGate:
 
 
 @torch.no_grad()
-def measure(gate: LogicGate, draws: int) -> dict[str, Any]:
+def measure(gate: Gate, draws: int) -> dict[str, Any]:
     """All numbers of the table: one row for each pair of inputs."""
     p = torch.tensor(INPUTS, dtype=torch.float64)
     truth, unit, sampled = gate.truth(p), gate.unit(p), gate.draws(p, draws)
@@ -78,7 +78,7 @@ def measure(gate: LogicGate, draws: int) -> dict[str, Any]:
     return {"error": ERROR, "slope": gate.slope, "bias": gate.bias, "draws": draws, "rows": rows}
 
 
-def methods_table(gate: LogicGate, data: dict[str, Any]) -> str:
+def methods_table(gate: Gate, data: dict[str, Any]) -> str:
     """The unit by each method beside the exact sum and the draws."""
     columns = ("exact", *METHODS)
     head = ("p(X1=1)", "p(X2=1)", f"{gate.name} gate", "E[Y]", *METHODS, f"{data['draws']} draws")
@@ -100,7 +100,7 @@ def shown(probability: float) -> str:
 
 
 @torch.no_grad()
-def plot(gate: LogicGate, out: Path, name: str) -> list[Path]:
+def plot(gate: Gate, out: Path, name: str) -> list[Path]:
     """Draw the unit's probability against that of both inputs."""
     p = torch.linspace(0, 1, 101, dtype=torch.float64)
     both = torch.stack([p, p], -1)

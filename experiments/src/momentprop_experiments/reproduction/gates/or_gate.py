@@ -3,13 +3,13 @@ r"""The counterpart of the paper's AND: an OR gate, which the standard network o
 from pathlib import Path
 
 from momentprop_experiments.options import DEFAULTS, Options
-from momentprop_experiments.reproduction.gates.logic_gate import LOGIT, LogicGate, measure, methods_table, plot
+from momentprop_experiments.reproduction.gates.logic_gate import LOGIT, Gate, measure, methods_table, plot
 from momentprop_experiments.reproduction.outcome import Outcome
 
 NAME = "or-gate"
 TITLE = "OR of two uncertain inputs by a logistic unit: exact sum, AP1, AP2, draws (table)"
 
-GATE = LogicGate("OR", 2 * LOGIT, -LOGIT)
+GATE = Gate("OR", 2 * LOGIT, -LOGIT)
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:

@@ -159,7 +159,7 @@ class Job:
                 torch.manual_seed(config.seed)
                 exact = torch.float32 if method == "sampling" else torch.float64  # else tiny gradients round to zero
                 posterior = _posterior(model.to(exact), method, config, self.place)
-                found[method] = TriedNetwork(posterior, self.effort, images.to(exact), labels).measure()
+                found[method] = Subject(posterior, self.effort, images.to(exact), labels).measure()
                 bar.update(1)
         return found
 
@@ -193,7 +193,7 @@ def _first(split: Split, count: int, device: torch.device) -> tuple[Tensor, Tens
 
 
 @dataclass(frozen=True)
-class TriedNetwork:
+class Subject:
     """A network by one method, and the images that it is tried on."""
 
     posterior: Callable[[int], LogPosterior]

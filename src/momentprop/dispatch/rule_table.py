@@ -176,7 +176,7 @@ def apply_as(call: Call, on: type[Operand]) -> Any:
 
 
 def apply_kind(call: Call, on: type[Operand] | None = None) -> Any:
-    """Apply the rule of its kind to a call, not that of its operation; the rule is that of a type, or the values' own."""
+    """Apply the rule of its kind to a call, not that of its operation: by default for the type of its values."""
     on = on or type(call.values[0])
     for each in order_of(on):
         function = _RULES.get((call.kind, each))

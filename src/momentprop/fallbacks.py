@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentprop.dispatch import MissingRule, Operand, where
+from momentprop.dispatch import Kind, MissingRule, Operand, where
 from momentprop.dispatch.context import Fallback
+from momentprop.dispatch.rule_table import operation_named
 from momentprop.kernels.quadrature import quadrature as quadrature_kernel
 from momentprop.torch_compat import pytrees as pytree
-from momentprop.values import Normal
+from momentprop.values import Independent
 
 DRAWS = 512
 """The number of draws of `monte_carlo`, which gives a deviation to 3 %."""
@@ -36,7 +37,7 @@ def quadrature(
             "quadrature cannot check while compiling whether an operation is elementwise: register a rule for it"
         )
     plain = _Plain(kind, function, args, kwargs)
-    if len(plain.values) > 1 or not _is_elementwise(plain, plain.values[0].loc):
+    if len(plain.values) > 1 or not _is_elementwise(function, plain):
         raise MissingRule(
             f"{function.__name__!r} at {where()} has no rule and is not a function of each element of one value, "
             "so quadrature cannot help: try fallback='monte_carlo'"
@@ -61,7 +62,7 @@ def monte_carlo(
         singly = [_floating(plain(*drawn)) for drawn in zip(*inputs, strict=True)]
         draws = [torch.stack(together) for together in zip(*singly, strict=True)]
 
-    def moments(i: int) -> Normal:
+    def moments(i: int) -> Independent:
         variance, mean = torch.var_mean(draws[i], 0)
         return plain.values[0].of(mean, variance)
 
@@ -112,12 +113,12 @@ class _Plain:
     def __init__(
         self, kind: type[Operand], function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
-        if not issubclass(kind, Normal):
+        if not issubclass(kind, Independent):
             kind.without_rule(function, args, kwargs)
         self.function = function
         self.leaves, self.structure = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=_is_value)
         self.places = [i for i, leaf in enumerate(self.leaves) if _is_value(leaf)]
-        self.values: list[Normal] = [self.leaves[place] for place in self.places]
+        self.values: list[Independent] = [self.leaves[place] for place in self.places]
         means = [value.loc.clone() for value in self.values]
         self.at_means = self._apply(means)
         self.in_place = self.at_means is means[0]  # an in-place operation returns its first argument
@@ -132,7 +133,7 @@ class _Plain:
         args, kwargs = pytree.tree_unflatten(filled, self.structure)
         return self.function(*args, **kwargs)
 
-    def result(self, moments: Callable[[int], Normal]) -> Any:
+    def result(self, moments: Callable[[int], Independent]) -> Any:
         """Return the result with `moments(i)` as its `i`-th floating-point tensor; in place, write it back."""
         if self.in_place:
             target, made = self.values[0], moments(0)
@@ -144,8 +145,14 @@ class _Plain:
         return pytree.tree_map(lambda leaf: moments(next(count)) if _is_floating(leaf) else leaf, self.at_means)
 
 
-def _is_elementwise(plain: _Plain, x: Tensor) -> bool:
-    """Return whether a change of every second element leaves the other elements of the result unchanged."""
+def _is_elementwise(function: Callable[..., Any], plain: _Plain) -> bool:
+    """Return whether an operation is elementwise, by the rule table or by a probe.
+
+    The probe changes every second element, and checks whether any other element of the result changes.
+    """
+    operation, x = operation_named(function.__name__), plain.values[0].loc
+    if operation.declared:
+        return operation.kind is Kind.ELEMENTWISE
     with torch.no_grad():
         changed = (torch.arange(x.numel(), device=x.device) % 2 == 0).reshape(x.shape)
         before, after = plain(x), plain(torch.where(changed, x + 0.5 * (1 + x.abs()), x))

@@ -68,6 +68,7 @@ class Operation:
         self.kind = kind
         self.positions = {parameter: position for position, parameter in enumerate(parameters)}
         self.decide: Decide | None = None
+        self.declared = False  # in the table; one that is not is only taken as *mixing*
         self.inplace: int | None = None  # the position of torch's parameter `inplace`
         for fact, known in facts.items():
             setattr(self, fact, known)
@@ -134,7 +135,10 @@ class Linear(Operation):
         call = self.homogeneous(call)
         if self.by_squares is not None:
             return self.by_squares(call, *variances)
-        numbers = {name: call.given(name) ** 2 for name in self.numbers if call.given(name) is not None}
+        numbers = {}
+        for name in self.numbers:
+            if call.given(name) is not None:
+                numbers[name] = call.given(name) ** 2
         return (call.replaced(numbers) if numbers else call).on(*variances)
 
     def transpose(self, call: Call, gradient: Any) -> tuple[Tensor, ...]:
@@ -161,19 +165,21 @@ class Bilinear(Linear):
         """Return *bilinear* if both factors are random."""
         if self.decide is not None:
             return self.decide(call)
-        both = all(isinstance(call.given(name), Operand) for name in self.factors)
+        first, second = self.factors
+        both = isinstance(call.given(first), Operand) and isinstance(call.given(second), Operand)
         return Kind.BILINEAR if both else Kind.LINEAR
 
     def squares(self, call: Call, *variances: Tensor) -> Any:
         r"""Return $(W \circ W)\,v$, where the weights are the plain factor."""
         if self.by_squares is not None:
             return self.by_squares(self.homogeneous(call), *variances)
-        plain = {name: call.given(name) for name in self.factors if not isinstance(call.given(name), Operand)}
-        if len(plain) == 2:  # only a summand is random
-            new = {self.factors[0]: torch.zeros_like(plain[self.factors[0]])}
-        else:
-            new = {name: squared(factor, variances[0]) for name, factor in plain.items()}
-        return super().squares(call.replaced(new), *variances)
+        first, second = self.factors
+        x, y = call.given(first), call.given(second)
+        if isinstance(x, Operand):
+            return super().squares(call.replaced({second: squared(y, variances[0])}), *variances)
+        if isinstance(y, Operand):
+            return super().squares(call.replaced({first: squared(x, variances[0])}), *variances)
+        return super().squares(call.replaced({first: torch.zeros_like(x)}), *variances)  # only a summand is random
 
 
 class Elementwise(Operation):

@@ -90,7 +90,10 @@ class Value(Operand):
     @property
     def requires_grad(self) -> bool:
         """Whether any component requires a gradient."""
-        return any(getattr(self, name).requires_grad for name in self.components)
+        for name in self.components:  # noqa: SIM110 (every operation without gradients passes here)
+            if getattr(self, name).requires_grad:
+                return True
+        return False
 
     @property
     def data(self) -> Any:

@@ -1,4 +1,4 @@
-r"""Convolutions and transposed convolutions, which are transposes of each other."""
+r"""Convolutions, each of which is the transpose of a transposed one."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def _register(dims: int) -> None:
 
     @transpose(f"conv{dims}d")
     def conv_transposed(call: Call, gradient: Tensor) -> Any:
-        """Collect for every input element the gradients of its outputs, by a transposed convolution."""
+        """Give every input element what the outputs that it enters are worth, by a transposed convolution."""
         weight = call.given("weight")
         if isinstance(weight, Operand):
             return _by_derivative(call, gradient)
@@ -42,7 +42,7 @@ def _register(dims: int) -> None:
 
     @transpose(f"conv_transpose{dims}d")
     def conv_transpose_transposed(call: Call, gradient: Tensor) -> Any:
-        """Collect for every input element the gradients of its outputs, by a convolution."""
+        """Give every input element what the outputs that it enters are worth, by a convolution."""
         weight = call.given("weight")
         if isinstance(weight, Operand):
             return _by_derivative(call, gradient)

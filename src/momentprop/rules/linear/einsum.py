@@ -25,9 +25,9 @@ linear("einsum", on=Normal, parameters="equation", decide=_by_operands, by_squar
 
 @rule("einsum", on=Normal)
 def einsum(equation: str, *operands: Random) -> Normal:
-    r"""Moments of an Einstein sum: a sum for one value, a sum of products of independent factors for two.
+    r"""Moments of an Einstein sum: of one value a sum, of two a sum of products of independent factors.
 
-    A dimension of only one factor is summed first, so that no element is multiplied with itself. One value given twice
+    A dimension that only one factor has is summed there first, so that no element meets itself. One value given twice
     with the same letters is squared. Three or more factors are multiplied from left to right.
 
     Error: exact for independent elements of one or two factors; of more, the elements of each product are taken as
@@ -46,7 +46,7 @@ def einsum(equation: str, *operands: Random) -> Normal:
 
 
 def _spelled_out(equation: str, ndims: list[int]) -> tuple[list[str], str]:
-    """Return the letters of each operand and of the result, with a letter for each dimension of an ellipsis."""
+    """The letters of each operand and of the result, with a letter for each dimension under an ellipsis."""
     left, arrow, result = equation.replace(" ", "").partition("->")
     subscripts = left.split(",")
     free = [letter for letter in reversed(string.ascii_letters) if letter not in equation]
@@ -66,7 +66,7 @@ def _once(letters: str) -> str:
 
 
 def _single(factor: Random, letters: str, result: str) -> Random:
-    """Return a sum, a diagonal or a permutation of one factor, all of which only add elements."""
+    """A sum, a diagonal or a new order of the dimensions of one factor: all of them add elements."""
     if isinstance(factor, Independent):
         return factor.each(lambda part: torch.einsum(f"{letters}->{result}", part))
     return torch.einsum(f"{letters}->{result}", factor)
@@ -87,7 +87,7 @@ def _pair(x: Random, of_x: str, y: Random, of_y: str, result: str) -> Random:
 
 
 def _without_private(x: Random, of_x: str, y: Random, of_y: str, result: str) -> tuple[Random, str]:
-    """Sum a factor over its private dimensions, which neither the result has nor, if longer than one, the other."""
+    """The factor summed over the dimensions that neither the result nor, with more than one element, the other has."""
 
     def is_shared(letter: str) -> bool:
         return letter in result or (letter in of_y and y.shape[of_y.index(letter)] > 1)

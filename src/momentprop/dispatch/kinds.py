@@ -9,7 +9,7 @@ Each operation of the table is of one kind. It may depend on flags, and on which
 | *bilinear* | sums of products of two values | the two factors; with one of them plain the operation is linear |
 | *elementwise* | one function of each element of one value | the kernel of its moments, and the plain function |
 | *mixing* | a nonlinear function of several units | the dimensions it acts along |
-| *noise* | draws something, or would if it did not know better | whether it acts, and which units share one draw |
+| *noise* | draws something, unless it is switched off | whether it acts, and which units share one draw |
 | *loss* | ends in a plain tensor that is to be minimized | |
 | *composite* | made of other operations, which have kinds of their own | |
 | *plain* | asks about a value, or is shaped like one; the result is not random | |

@@ -85,7 +85,8 @@ def rule(*ops: str | Kind, on: type[Operand]) -> Callable[[F], F]:
     keywords where `torch.compile` hands over the caller's positions. `inplace` is declared and ignored; the dispatcher
     sees to it. An operation that the table does not know is taken as *mixing*.
 
-    A `Kind` in place of a name registers the rule of a kind, which takes a `Call` (see "A new value type" in the docs).
+    A `Kind` in place of a name registers the rule of a kind, which takes a `Call`: see
+    `docs/new_value_type.md`.
     """
 
     def register(function: F) -> F:

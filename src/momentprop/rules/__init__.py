@@ -1,9 +1,9 @@
-"""The rules: how each operation acts on each type of value. Importing this package fills the rule table.
+"""Rules: how each operation acts on each type of value. Importing this package fills the table.
 
 `python -m momentprop.rules` prints it.
 """
 
-# ruff: noqa: F401 (importing a module registers its rules)
+# ruff: noqa: F401 (the modules are imported for what they register)
 
 from momentprop.dispatch import Rule as Rule
 from momentprop.dispatch import table as table
@@ -37,6 +37,7 @@ from momentprop.rules.losses import losses as _losses_losses
 from momentprop.rules.losses import margins as _losses_margins
 from momentprop.rules.noise import dropout as _noise_dropout
 from momentprop.rules.noise import stochastic_units as _noise_stochastic_units
+from momentprop.rules.reductions import angle as _reductions_angle
 from momentprop.rules.reductions import categorical as _reductions_categorical
 from momentprop.rules.reductions import dispersion as _reductions_dispersion
 from momentprop.rules.reductions import linear_posterior as _reductions_linear_posterior

@@ -7,7 +7,7 @@ from typing import Any, NoReturn, Self
 import torch
 from torch import Tensor
 
-from momentprop.dispatch import Operand, dispatch, where
+from momentprop.dispatch import MissingRule, Operand, dispatch, where
 from momentprop.dispatch.dispatcher import enter
 from momentprop.torch_compat import pytrees
 from momentprop.torch_compat.functorch import is_wrapped
@@ -48,6 +48,11 @@ class Value(Operand):
         for name, part in zip(cls.components, parts, strict=True):
             setattr(value, name, part)
         return value
+
+    @classmethod
+    def certain(cls, tensor: Tensor) -> Any:
+        """Return a tensor as a value of this type that is not random, if the type has one."""
+        raise MissingRule(f"a plain tensor cannot become a {cls.__name__} at {where()}: its `certain` is not defined")
 
     def each(self, function: Callable[[Tensor], Any]) -> Any:
         """Apply a function that moves or converts elements to every component.

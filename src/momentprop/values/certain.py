@@ -1,7 +1,7 @@
 """Values with a single component: means (AP1) and draws (sampling)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -17,6 +17,11 @@ class Certain(Value):
 
     def __init__(self, loc: Tensor | float) -> None:
         self.loc = as_tensor(loc, "loc")
+
+    @classmethod
+    def certain(cls, tensor: Tensor) -> Self:
+        """Return a tensor as a value of this type."""
+        return cls.of(tensor)
 
     @classmethod
     def without_rule(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

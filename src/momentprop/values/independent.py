@@ -56,6 +56,11 @@ class Independent(Uncertain):
         """Remember the origin that the elements are a function of."""
         self.origin = None if origin is None else (origin, writes_to(self))  # type: ignore[misc]
 
+    @classmethod
+    def certain(cls, tensor: Tensor) -> Self:
+        """Return a tensor as a value of zero variance."""
+        return cls.of(tensor, torch.zeros_like(tensor))
+
     @property
     def source(self) -> Origin:
         """The origin that the elements are a function of: the value itself by default and after an overwrite."""

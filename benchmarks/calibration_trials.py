@@ -53,7 +53,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Case:
+class TrialNetwork:
     """A network, its noise, and images with the moments of many draws after every layer that mixes units."""
 
     model: nn.Sequential
@@ -107,7 +107,7 @@ class Case:
         return {**found, -1: x}
 
 
-def fit(case: Case, images: Tensor, truth: dict[int, Estimate], trial: Trial) -> dict[int, Any]:
+def fit(case: TrialNetwork, images: Tensor, truth: dict[int, Estimate], trial: Trial) -> dict[int, Any]:
     """The predictions of a trial for every mixing layer."""
     found: dict[int, Any] = {}
 
@@ -332,7 +332,7 @@ FEW = {
 
 
 def score(
-    case: Case, images: Tensor, truth: dict[int, Estimate], classes: Tensor, found: dict[int, Any], oracle: bool
+    case: TrialNetwork, images: Tensor, truth: dict[int, Estimate], classes: Tensor, found: dict[int, Any], oracle: bool
 ) -> dict[str, float]:
     """The figures of a trial on held-out images."""
 
@@ -373,7 +373,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             replace(part, mean=mean, std=std).batch(range(count))[0].to(device)
             for part, count in ((data.test, options.images), (data.train, max(options.calibrate)))
         )
-        case = Case(model.to(device), variance, dropout)
+        case = TrialNetwork(model.to(device), variance, dropout)
         torch.manual_seed(0)
         truth, classes = case.observe(test, options.samples)
         seen, _ = case.observe(train, options.calibration_samples)

@@ -17,8 +17,9 @@ from momentprop_experiments.reproduction.calibration import (
     calibration_posterior,
     calibration_transfer,
 )
-from momentprop_experiments.reproduction.calibration.calibration_cases import CASES, TARGETS, Setting
+from momentprop_experiments.reproduction.calibration.calibration_cases import CASES, TARGETS
 from momentprop_experiments.reproduction.calibration.calibration_held_out_report import markdown
+from momentprop_experiments.reproduction.noisy_networks import Setting
 from momentprop_experiments.runs import trained_networks
 
 ROOT = results_folder().parent

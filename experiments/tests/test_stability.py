@@ -149,7 +149,7 @@ def test_a_second_run_neither_trains_nor_measures(quick, monkeypatch):
 @pytest.mark.parametrize(("experiment", "count"), [(stability, 6), (stability_deep, 10)])
 def test_networks_that_the_time_limit_left_untrained_are_counted(experiment, count, tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "complete", lambda wanted, *_: list(wanted)[:2])
-    with pytest.raises(UserError, match=f"2 of {count} networks are not trained yet: the same command goes on"):
+    with pytest.raises(UserError, match=f"2 of {count} networks are not trained yet: run the same command again"):
         experiment.run(tmp_path, Options(quick=True, device="cpu", runs=tmp_path))
 
 

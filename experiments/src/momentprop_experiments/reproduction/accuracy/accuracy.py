@@ -19,6 +19,7 @@ from momentprop.data import load_split
 from momentprop.sampling import progress
 from momentprop.training.distributed import as_device
 from momentprop_experiments.options import Options
+from momentprop_experiments.reproduction.noisy_networks import exact_convolutions
 from momentprop_experiments.reproduction.outcome import rounded
 from momentprop_experiments.reproduction.printed_numbers import Printed
 from momentprop_experiments.runs import trained_networks
@@ -38,7 +39,7 @@ SCALES = {
 
 
 @dataclass(frozen=True)
-class Case:
+class AccuracyCase:
     """One of a table's cases: a trained network, what is random in it, and the paper's figures."""
 
     title: str
@@ -54,12 +55,12 @@ class Study:
 
     data: str
     quick_data: str
-    cases: dict[str, Case]
+    cases: dict[str, AccuracyCase]
     columns: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Effort:
+class AccuracyEffort:
     """How much is measured."""
 
     images: int
@@ -69,16 +70,16 @@ class Effort:
     units: int  # at most, of a layer and all images, picked at random: averages over so many hardly differ
 
 
-FULL = Effort(images=128, draws=1000, more_draws=20_000, draws_for_scale=300, units=2**18)
+FULL = AccuracyEffort(images=128, draws=1000, more_draws=20_000, draws_for_scale=300, units=2**18)
 ON_CPU = dataclasses.replace(FULL, more_draws=None, units=2**15)  # four minutes for LeNet, not most of an hour
-QUICK = Effort(images=2, draws=4, more_draws=None, draws_for_scale=3, units=1000)
+QUICK = AccuracyEffort(images=2, draws=4, more_draws=None, draws_for_scale=3, units=1000)
 
 
 @dataclass(frozen=True)
-class Subject:
+class LoadedCase:
     """A case with its network and its images, ready to be checked."""
 
-    case: Case
+    case: AccuracyCase
     model: nn.Module
     images: Tensor  # normalized
     std: Tensor  # by which they were divided, for each channel
@@ -94,17 +95,16 @@ class Subject:
 def measure(study: Study, options: Options) -> dict[str, Any]:
     """All numbers of a table."""
     device = as_device(options.device)
-    effort = QUICK if options.quick else ON_CPU if device.type == "cpu" else FULL
+    effort = options.choose(QUICK, ON_CPU, FULL)
     data = study.quick_data if options.quick else study.data
     test = load_split(data, "test", options.root)
     cases = {}
-    # the noise can be small: in the 10 bits of TF32 it would be rounded away
-    with progress(len(study.cases), data) as bar, torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+    with progress(len(study.cases), data) as bar, exact_convolutions():
         for name, case in study.cases.items():
             model, about = trained_networks.load(case.network, options.networks)
             mean, std = (torch.tensor(about[part]) for part in ("mean", "std"))  # as the network was trained
             images, _ = dataclasses.replace(test, mean=mean, std=std).batch(range(effort.images))
-            subject = Subject(case, model.to(device), images.to(device), std.to(device), effort.units)
+            subject = LoadedCase(case, model.to(device), images.to(device), std.to(device), effort.units)
             cases[name] = _measure(subject, effort, modules(study.columns, model))
             bar.update(1)
     return {
@@ -116,7 +116,7 @@ def measure(study: Study, options: Options) -> dict[str, Any]:
     }
 
 
-def _measure(subject: Subject, effort: Effort, paths: Sequence[str]) -> dict[str, Any]:
+def _measure(subject: LoadedCase, effort: AccuracyEffort, paths: Sequence[str]) -> dict[str, Any]:
     case, methods = subject.case, ("ap1", *FAMILIES)
     report = subject.check(case.variance, effort.draws, methods)
     if effort.more_draws is not None and hidden(report):
@@ -177,7 +177,7 @@ def _layers(report: Report, paths: Sequence[str], name: str, figures: Sequence[s
     return {figure: [rounded(getattr(accuracy, figure, None)) for accuracy in each] for figure in figures}
 
 
-def _scales(subject: Subject, effort: Effort, paths: Sequence[str]) -> dict[str, Any] | None:
+def _scales(subject: LoadedCase, effort: AccuracyEffort, paths: Sequence[str]) -> dict[str, Any] | None:
     """How well AP1's errors agree with the paper's for each meaning of the variance, if the input has one."""
     variance, printed = subject.case.variance, subject.case.printed
     if variance is None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from momentprop_experiments.options import DEFAULTS, Options
-from momentprop_experiments.reproduction.accuracy.accuracy import Case, Study, measure
+from momentprop_experiments.reproduction.accuracy.accuracy import AccuracyCase, Study, measure
 from momentprop_experiments.reproduction.accuracy.accuracy_report import markdown, plot
 from momentprop_experiments.reproduction.outcome import Outcome
 from momentprop_experiments.reproduction.printed_numbers import CIFAR
@@ -15,12 +15,12 @@ STUDY = Study(
     data="cifar10",
     quick_data="cifar10",
     cases={
-        "lrelu-1e-4": Case("LReLU, noisy input N(0, 1e-4)", "cifar-lrelu", CIFAR["lrelu-1e-4"], 1e-4),
-        "lrelu-0.01": Case("LReLU, noisy input N(0, 0.01)", "cifar-lrelu", CIFAR["lrelu-0.01"], 0.01),
-        "lrelu-0.1": Case("LReLU, noisy input N(0, 0.1)", "cifar-lrelu", CIFAR["lrelu-0.1"], 0.1),
-        "dropout": Case("LReLU, dropout 0.2", "cifar-dropout", CIFAR["dropout"], dropout=True),
-        "bernoulli": Case("Logistic Bernoulli", "cifar-bernoulli", CIFAR["bernoulli"]),
-        "logistic-0.01": Case(
+        "lrelu-1e-4": AccuracyCase("LReLU, noisy input N(0, 1e-4)", "cifar-lrelu", CIFAR["lrelu-1e-4"], 1e-4),
+        "lrelu-0.01": AccuracyCase("LReLU, noisy input N(0, 0.01)", "cifar-lrelu", CIFAR["lrelu-0.01"], 0.01),
+        "lrelu-0.1": AccuracyCase("LReLU, noisy input N(0, 0.1)", "cifar-lrelu", CIFAR["lrelu-0.1"], 0.1),
+        "dropout": AccuracyCase("LReLU, dropout 0.2", "cifar-dropout", CIFAR["dropout"], dropout=True),
+        "bernoulli": AccuracyCase("Logistic Bernoulli", "cifar-bernoulli", CIFAR["bernoulli"]),
+        "logistic-0.01": AccuracyCase(
             "Logistic transform, noisy input N(0, 0.01)", "cifar-logistic", CIFAR["logistic-0.01"], 0.01
         ),
     },

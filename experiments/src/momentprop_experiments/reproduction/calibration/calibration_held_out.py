@@ -8,17 +8,10 @@ from typing import Any
 from momentprop.checking import Report
 from momentprop.sampling import progress
 from momentprop_experiments.options import DEFAULTS, Options
-from momentprop_experiments.reproduction.calibration.calibration_cases import (
-    CASES,
-    IMAGES,
-    SAMPLES,
-    Case,
-    Setting,
-    Target,
-    exact_convolutions,
-)
+from momentprop_experiments.reproduction.calibration.calibration_cases import CASES, CalibrationCase, Target
 from momentprop_experiments.reproduction.calibration.calibration_held_out_figure import plot
 from momentprop_experiments.reproduction.calibration.calibration_held_out_report import markdown
+from momentprop_experiments.reproduction.noisy_networks import IMAGES, SAMPLES, Setting, exact_convolutions
 from momentprop_experiments.reproduction.outcome import Outcome, rounded
 
 NAME = "calibration"
@@ -43,7 +36,7 @@ STRETCH = 0.025
 
 
 @dataclass(frozen=True)
-class Effort:
+class HeldOutEffort:
     """How much is measured."""
 
     images: int
@@ -53,9 +46,9 @@ class Effort:
     cases: Sequence[str] = tuple(CASES)
 
 
-FULL = Effort(IMAGES, SAMPLES, {"lenet": 20_000, "cifar": 6_000, "resnet18": 2_000, "vit": 2_000}, 2**14)
-ON_CPU = Effort(16, 300, {"lenet": 6_000, "cifar": 300, "resnet18": 100, "vit": 100}, 2**12)
-QUICK = Effort(4, 20, {"lenet": 20}, 1000, ("lenet-lrelu-0.1", "lenet-dropout", "lenet-bernoulli"))
+FULL = HeldOutEffort(IMAGES, SAMPLES, {"lenet": 20_000, "cifar": 6_000, "resnet18": 2_000, "vit": 2_000}, 2**14)
+ON_CPU = HeldOutEffort(16, 300, {"lenet": 6_000, "cifar": 300, "resnet18": 100, "vit": 100}, 2**12)
+QUICK = HeldOutEffort(4, 20, {"lenet": 20}, 1000, ("lenet-lrelu-0.1", "lenet-dropout", "lenet-bernoulli"))
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
@@ -67,7 +60,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
 def measure(options: Options) -> dict[str, Any]:
     """All numbers of the table."""
     setting = Setting(options)
-    effort = QUICK if options.quick else ON_CPU if setting.device.type == "cpu" else FULL
+    effort = options.choose(QUICK, ON_CPU, FULL)
     wanted = {name: CASES[name] for name in effort.cases}
     cases = {}
     with progress(len(wanted), NAME) as bar, exact_convolutions():
@@ -84,7 +77,7 @@ def measure(options: Options) -> dict[str, Any]:
     }
 
 
-def _measure(case: Case, setting: Setting, effort: Effort) -> dict[str, Any]:
+def _measure(case: CalibrationCase, setting: Setting, effort: HeldOutEffort) -> dict[str, Any]:
     subject = setting.subject(case, effort.images, effort.images)
     fitted = subject.calibrate(samples=effort.samples)
     report = subject.check({CALIBRATED: fitted}, effort.draws[case.network.split("-")[0]], effort.units)

@@ -18,27 +18,27 @@ from momentprop.checking import Report
 from momentprop.checking.metrics import eps_mean_floor
 from momentprop.sampling import progress
 from momentprop_experiments.options import DEFAULTS, Options
-from momentprop_experiments.reproduction.calibration.calibration_cases import (
+from momentprop_experiments.reproduction.calibration.calibration_transfer_report import markdown, plot
+from momentprop_experiments.reproduction.noisy_networks import (
     IMAGES,
-    Case,
+    LoadedNetwork,
+    NoisyNetwork,
     Setting,
-    Subject,
     exact_convolutions,
 )
-from momentprop_experiments.reproduction.calibration.calibration_transfer_report import markdown, plot
 from momentprop_experiments.reproduction.outcome import Outcome, rounded
 
 NAME = "calibration-transfer"
 TITLE = "A calibration under other noise, on shifted images, and from few or none (table; takes a GPU)"
 
 NETWORKS = {
-    "lenet": Case("LeNet, LReLU", "lenet-lrelu", "mnist"),
-    "cifar": Case("CIFAR, LReLU", "cifar-lrelu", "cifar10"),
+    "lenet": NoisyNetwork("LeNet, LReLU", "lenet-lrelu", "mnist"),
+    "cifar": NoisyNetwork("CIFAR, LReLU", "cifar-lrelu", "cifar10"),
 }
 
 
 @dataclass(frozen=True)
-class Effort:
+class TransferEffort:
     """How much is measured."""
 
     levels: Sequence[float]  # of the input's variance, for the matrix
@@ -52,9 +52,9 @@ class Effort:
     units: int = 1024
 
 
-FULL = Effort((1e-4, 1e-3, 0.01, 0.1, 1.0), 0.1, (8, 64, 512), IMAGES, SAMPLES, 2000)
+FULL = TransferEffort((1e-4, 1e-3, 0.01, 0.1, 1.0), 0.1, (8, 64, 512), IMAGES, SAMPLES, 2000)
 ON_CPU = dataclasses.replace(FULL, counts=(8, 64), images=16, samples=100, draws=300)
-QUICK = Effort((0.01, 0.1), 0.1, (2, 4), 4, 10, 20, ("lenet",), ("blur",))
+QUICK = TransferEffort((0.01, 0.1), 0.1, (2, 4), 4, 10, 20, ("lenet",), ("blur",))
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
@@ -66,7 +66,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
 def measure(options: Options) -> dict[str, Any]:
     """All numbers of the tables."""
     setting = Setting(options)
-    effort = QUICK if options.quick else ON_CPU if setting.device.type == "cpu" else FULL
+    effort = options.choose(QUICK, ON_CPU, FULL)
     networks = {}
     steps = len(effort.networks) * (len(effort.levels) + len(effort.shifts) + 1)
     with progress(steps, NAME) as bar, exact_convolutions(), warnings.catch_warnings():
@@ -80,7 +80,7 @@ def measure(options: Options) -> dict[str, Any]:
 class _Transfer:
     """All calibrations of one network, and what they are tried on."""
 
-    def __init__(self, subject: Subject, effort: Effort, bar: Any) -> None:
+    def __init__(self, subject: LoadedNetwork, effort: TransferEffort, bar: Any) -> None:
         self.subject, self.effort, self.bar = subject, effort, bar
         self.train = subject.train[: effort.images]
 

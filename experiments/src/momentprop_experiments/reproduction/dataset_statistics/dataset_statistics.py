@@ -44,7 +44,7 @@ _INITIALIZED_WITH = 1024  # images of the BN initialization, as in training
 
 
 @dataclass(frozen=True)
-class Subject:
+class StudiedNetwork:
     """A network with the data set it is for, its activations, its weights, and its columns with their modules."""
 
     title: str
@@ -63,17 +63,17 @@ def _alternating(layers: int, last: Sequence[tuple[str, str]]) -> list[tuple[str
 _PAPER = ("none", "bn", "analytic", "trained")
 _DEEP = ("none", "bn", "analytic", "normalized")
 
-SUBJECTS = (
-    Subject("LeNet", "lenet", "mnist", ("lrelu", "logistic"), _PAPER, _alternating(4, [("F", "conv4")])),
-    Subject(
+STUDIED = (
+    StudiedNetwork("LeNet", "lenet", "mnist", ("lrelu", "logistic"), _PAPER, _alternating(4, [("F", "conv4")])),
+    StudiedNetwork(
         *("CIFAR-10 network", "cifar", "cifar10", ("lrelu", "logistic"), _PAPER),
         columns=_alternating(9, [("C", "conv9"), ("P", "pool")]),
     ),
-    Subject(
+    StudiedNetwork(
         *("Plain network of 20 layers", "plain20", "cifar10", ("relu",), _DEEP),
         columns=[*((f"C{i}", f"conv{i}") for i in range(1, 21)), ("P", "pool")],
     ),
-    Subject(
+    StudiedNetwork(
         *("ResNet-18", "resnet18", "cifar10", ("relu",), _DEEP),
         columns=[("C", "0.0"), *((f"B{i}", str(i + 1)) for i in range(1, 9)), ("P", "10"), ("F", "12")],
     ),
@@ -81,7 +81,7 @@ SUBJECTS = (
 
 
 @dataclass(frozen=True)
-class Effort:
+class StatisticsEffort:
     """How much is measured."""
 
     images: int
@@ -90,16 +90,16 @@ class Effort:
     data: str | None = None  # in the place of a network's own
 
 
-FULL = Effort(10_000, 5, [subject.network for subject in SUBJECTS])
+FULL = StatisticsEffort(10_000, 5, [subject.network for subject in STUDIED])
 ON_CPU = dataclasses.replace(FULL, images=500, seeds=2)
-QUICK = Effort(16, 1, ["lenet", "resnet18"], "digits")
+QUICK = StatisticsEffort(16, 1, ["lenet", "resnet18"], "digits")
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     """Measure all networks; `quick` takes two of them and a few embedded digits."""
     device = as_device(options.device)
-    effort = QUICK if options.quick else ON_CPU if device.type == "cpu" else FULL
-    chosen = [subject for subject in SUBJECTS if subject.network in effort.networks]
+    effort = options.choose(QUICK, ON_CPU, FULL)
+    chosen = [subject for subject in STUDIED if subject.network in effort.networks]
     found = {}
     for subject in chosen:
         name = effort.data or subject.data
@@ -115,7 +115,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     return Outcome(numbers, markdown(TITLE, numbers), plot(out, NAME, numbers))
 
 
-def _measure(subject: Subject, images: Tensor, seeds: int, options: Options) -> dict[str, Any]:
+def _measure(subject: StudiedNetwork, images: Tensor, seeds: int, options: Options) -> dict[str, Any]:
     """The errors of all activations and weights, and the printed ones where there are some."""
     found: dict[str, Any] = {}
     with progress(len(subject.activations) * len(subject.starts), subject.title) as bar:
@@ -133,7 +133,9 @@ def _measure(subject: Subject, images: Tensor, seeds: int, options: Options) -> 
     return found
 
 
-def _model(subject: Subject, activation: str, start: str, seed: int, images: Tensor, options: Options) -> nn.Module:
+def _model(
+    subject: StudiedNetwork, activation: str, start: str, seed: int, images: Tensor, options: Options
+) -> nn.Module:
     """A network with these weights, in training mode only if that is what normalizes it."""
     if start == "trained":
         return trained_networks.load(f"{subject.network}-{activation}", options.networks)[0].to(images.device)

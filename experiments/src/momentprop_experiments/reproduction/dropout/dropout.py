@@ -52,7 +52,7 @@ _QUICK: dict[str, dict[str, Any]] = {
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     """Train what is not yet trained, and compare what there is; `quick` trains LeNet a little on embedded digits."""
-    folder = options.runs / (f"{NAME}-quick" if options.quick else NAME)
+    folder = options.runs_of(NAME)
     groups = cases(options)
     schedule.complete({name: config for group in groups.values() for name, config in group.items()}, folder, options)
     data: dict[str, Any] = {"networks": {}}

@@ -44,14 +44,14 @@ MEASURES = {
 }
 
 
-class Random(NamedTuple):
+class RandomNetwork(NamedTuple):
     """A random network: its affine maps, and its input."""
 
     maps: list[nn.Linear]
     input: Bernoulli
 
     @classmethod
-    def draw(cls, layers: int, scale: float) -> "Random":
+    def draw(cls, layers: int, scale: float) -> "RandomNetwork":
         """Draw the widths, the weights and the probabilities of the input."""
         widths: list[int] = torch.randint(FEWEST, MOST + 1, (layers + 1,)).tolist()
         maps = [nn.Linear(*pair, dtype=torch.float64) for pair in pairwise(widths)]
@@ -99,7 +99,7 @@ def measure(networks: int, seed: int = 0) -> Cells:
         for layers, scale in product(LAYERS, SCALES):
             errors = []
             for _ in range(networks):
-                errors.append(Random.draw(layers, scale).errors())
+                errors.append(RandomNetwork.draw(layers, scale).errors())
                 bar.update(1)
             cells[layers, scale] = torch.stack(errors)
     return cells

@@ -20,13 +20,8 @@ from momentprop.calibration import Calibration
 from momentprop.functional import class_posterior
 from momentprop.sampling import progress
 from momentprop_experiments.options import DEFAULTS, Options
-from momentprop_experiments.reproduction.calibration.calibration_cases import (
-    Case,
-    Setting,
-    Subject,
-    exact_convolutions,
-)
 from momentprop_experiments.reproduction.noisy_inputs.noisy_inputs_report import markdown, plot, shown
+from momentprop_experiments.reproduction.noisy_networks import LoadedNetwork, NoisyNetwork, Setting, exact_convolutions
 from momentprop_experiments.reproduction.outcome import Outcome, rounded
 from momentprop_experiments.reproduction.posterior_scores import mean_of_softmax, rejection, scores
 
@@ -118,10 +113,10 @@ _MISSING = {
 
 
 @dataclass(frozen=True)
-class Network:
+class CorruptedNetwork:
     """A trained network, and what happens to its images, which have mean 0 and variance 1 in each channel."""
 
-    case: Case
+    case: NoisyNetwork
     corruptions: Mapping[str, Corruption]
 
 
@@ -134,17 +129,19 @@ def _noisy(variances: Sequence[float], low: float, high: float) -> dict[str, Cor
 _DIGITS = _noisy((0.3, 1, 3), 0.03, 30) | _MISSING
 
 NETWORKS = {
-    "lenet": Network(Case("LeNet (MNIST)", "lenet-lrelu", "mnist"), _DIGITS),
-    "lenet-noisy": Network(Case("LeNet, trained by AP2 with input variance 1", "lenet-noisy", "mnist"), _DIGITS),
-    "cifar": Network(
-        Case("CIFAR-10 network", "cifar-lrelu", "cifar10"),
+    "lenet": CorruptedNetwork(NoisyNetwork("LeNet (MNIST)", "lenet-lrelu", "mnist"), _DIGITS),
+    "lenet-noisy": CorruptedNetwork(
+        NoisyNetwork("LeNet, trained by AP2 with input variance 1", "lenet-noisy", "mnist"), _DIGITS
+    ),
+    "cifar": CorruptedNetwork(
+        NoisyNetwork("CIFAR-10 network", "cifar-lrelu", "cifar10"),
         _noisy((0.01, 0.1, 0.3), 0.001, 1) | _MISSING,
     ),
 }
 
 
 @dataclass(frozen=True)
-class Effort:
+class NoisyInputsEffort:
     """How much is measured."""
 
     test: dict[str, int]  # images by network
@@ -154,15 +151,17 @@ class Effort:
     typical: int = 5000  # training images that tell the moments of each pixel
 
 
-FULL = Effort({"lenet": 10_000, "lenet-noisy": 10_000, "cifar": 2000})
-ON_CPU = Effort({"lenet": 2000, "lenet-noisy": 2000, "cifar": 32}, frozenset({"cifar"}), fitted=32, samples=100)
-QUICK = Effort({"lenet": 40, "lenet-noisy": 40}, frozenset(NETWORKS), fitted=4, samples=20, typical=500)
+FULL = NoisyInputsEffort({"lenet": 10_000, "lenet-noisy": 10_000, "cifar": 2000})
+ON_CPU = NoisyInputsEffort(
+    {"lenet": 2000, "lenet-noisy": 2000, "cifar": 32}, frozenset({"cifar"}), fitted=32, samples=100
+)
+QUICK = NoisyInputsEffort({"lenet": 40, "lenet-noisy": 40}, frozenset(NETWORKS), fitted=4, samples=20, typical=500)
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     """Try all methods on all corruptions; `quick` takes LeNet, embedded digits and few of them."""
     setting = Setting(options)
-    effort = QUICK if options.quick else ON_CPU if setting.device.type == "cpu" else FULL
+    effort = options.choose(QUICK, ON_CPU, FULL)
     data: dict[str, Any] = {"fitted_to": effort.fitted, "samples": effort.samples, "networks": {}}
     pictures = {}
     with progress(len(effort.test), NAME) as bar, exact_convolutions(), torch.no_grad():
@@ -172,7 +171,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     return Outcome(data, markdown(TITLE, data), plot(out, NAME, data, pictures))
 
 
-def measure(name: str, setting: Setting, effort: Effort) -> tuple[dict[str, Any], dict[str, Any]]:
+def measure(name: str, setting: Setting, effort: NoisyInputsEffort) -> tuple[dict[str, Any], dict[str, Any]]:
     """All numbers of a network, and for the figure one image under each corruption."""
     network, images = NETWORKS[name], effort.test[name]
     subject = setting.subject(network.case, effort.typical, images)
@@ -188,7 +187,9 @@ def measure(name: str, setting: Setting, effort: Effort) -> tuple[dict[str, Any]
     return {**about, "clean": clean, "corruptions": found}, pictures
 
 
-def _measure(subject: Subject, corrupt: Corruption, typical: Normal, effort: Effort) -> tuple[dict[str, Any], Normal]:
+def _measure(
+    subject: LoadedNetwork, corrupt: Corruption, typical: Normal, effort: NoisyInputsEffort
+) -> tuple[dict[str, Any], Normal]:
     """The figures of each method, and what was known of the images."""
     generator = torch.Generator(subject.test.device).manual_seed(0)
     known = corrupt(subject.test, typical, generator)
@@ -235,7 +236,7 @@ def _losses(log_q: Tensor, labels: Tensor) -> Tensor:
     return -log_q.gather(-1, labels[:, None])[:, 0].double()
 
 
-def _picture(subject: Subject, known: Normal, hide: bool) -> Any:
+def _picture(subject: LoadedNetwork, known: Normal, hide: bool) -> Any:
     """The first image as an array of (height, width, channels) in [0, 1], with NaN for what is unknown, if hidden."""
     image = (known.loc[0] * subject.std[:, None, None] + subject.mean[:, None, None]).clamp(0, 1)
     if hide:

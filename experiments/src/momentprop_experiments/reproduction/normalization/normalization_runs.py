@@ -36,7 +36,7 @@ _QUICK: dict[str, dict[str, Any]] = {"lenet": {"data": "digits", "activation": "
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     """Train what is not yet trained, and compare; `quick` trains LeNet a little on the embedded digits."""
     wanted = cases(options)
-    folder = options.runs / (f"{NAME}-quick" if options.quick else NAME)
+    folder = options.runs_of(NAME)
     complete_all(wanted, folder, options)
     networks = _QUICK if options.quick else _FULL
     data = {

@@ -20,8 +20,8 @@ from momentprop import Normal
 from momentprop.sampling import progress
 from momentprop.training import Regression, Settings, fit, gaussian_nll
 from momentprop_experiments.options import DEFAULTS, Options
-from momentprop_experiments.reproduction.outcome import Outcome
-from momentprop_experiments.reproduction.regression.regression_data import DATA, Table
+from momentprop_experiments.reproduction.outcome import Outcome, rounded
+from momentprop_experiments.reproduction.regression.regression_data import DATA, RegressionData
 from momentprop_experiments.reproduction.regression.regression_report import markdown, plot
 
 NAME = "regression"
@@ -34,7 +34,7 @@ TRAINED_BY = {"ap2": "AP2 (analytic dropout)", "sample": "sampled dropout"}
 
 
 @dataclass(frozen=True)
-class Effort:
+class RegressionEffort:
     """How much is trained and measured."""
 
     data: Sequence[str]
@@ -48,8 +48,8 @@ class Effort:
     dropout: float = 0.1
 
 
-FULL = Effort(("diabetes", "generated"), 60, 5, (0.0, 0.1, 0.3, 1.0), (8, 32, 128), 300, 64)
-QUICK = Effort(("generated",), 8, 1, (0.0, 0.3), (8, 32, 128), 50, 16)
+FULL = RegressionEffort(("diabetes", "generated"), 60, 5, (0.0, 0.1, 0.3, 1.0), (8, 32, 128), 300, 64)
+QUICK = RegressionEffort(("generated",), 8, 1, (0.0, 0.3), (8, 32, 128), 50, 16)
 
 
 class MeanAndVariance(nn.Module):
@@ -86,7 +86,7 @@ Figures = dict[tuple[str, ...], float]
 """Figures by data set, training, noise, method and name."""
 
 
-def _measured(effort: Effort) -> Iterator[Figures]:
+def _measured(effort: RegressionEffort) -> Iterator[Figures]:
     for name in effort.data:
         for seed in range(effort.seeds):
             table = DATA[name](seed)
@@ -99,7 +99,7 @@ def _measured(effort: Effort) -> Iterator[Figures]:
                 }
 
 
-def trained(table: Table, effort: Effort, method: str, seed: int) -> nn.Module:
+def trained(table: RegressionData, effort: RegressionEffort, method: str, seed: int) -> nn.Module:
     """A network trained on the clean training inputs."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -111,7 +111,7 @@ def trained(table: Table, effort: Effort, method: str, seed: int) -> nn.Module:
 
 @torch.no_grad()
 def _figures(
-    model: nn.Module, table: Table, effort: Effort, variance: float, seed: int
+    model: nn.Module, table: RegressionData, effort: RegressionEffort, variance: float, seed: int
 ) -> dict[tuple[str, str], float]:
     generator = torch.Generator().manual_seed(1000 + seed)
     inputs, targets = table.test
@@ -191,9 +191,5 @@ def _over_seeds(measured: Sequence[Figures]) -> dict[str, Any]:
         for word in key[:-1]:
             place = place.setdefault(word, {})
         error = float(known.std() / len(known) ** 0.5) if len(known) > 1 else None
-        place[key[-1]] = {"mean": _rounded(float(known.mean()), 4), "error": error and _rounded(error, 2)}
+        place[key[-1]] = {"mean": rounded(float(known.mean())), "error": rounded(error, 2)}
     return nested
-
-
-def _rounded(x: float, digits: int) -> float:
-    return float(f"{x:.{digits}g}")

@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class RegressionData:
     """Inputs and targets of shape (n, 1), of which one part is for training."""
 
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
 
 
-def diabetes(seed: int) -> Table:
+def diabetes(seed: int) -> RegressionData:
     """The 442 patients of Efron and others (2004), ten measurements each, as scikit-learn has them; a fifth tests."""
     try:
         datasets = importlib.import_module("sklearn.datasets")
@@ -29,7 +29,7 @@ def diabetes(seed: int) -> Table:
     return _split(inputs, targets[:, None], len(inputs) // 5, seed)
 
 
-def generated(seed: int) -> Table:
+def generated(seed: int) -> RegressionData:
     r"""1,500 points with noise that depends on the input: $y = \sin 2x_1 + x_2 x_3/2 + (0.1 + 0.4|x_1|)\,\varepsilon$.
 
     The inputs are standard normal, and the fourth one does not matter; a third tests.
@@ -45,16 +45,16 @@ def generated(seed: int) -> Table:
     return _split(inputs, targets[:, None], 500, seed)
 
 
-DATA: dict[str, Callable[[int], Table]] = {"diabetes": diabetes, "generated": generated}
+DATA: dict[str, Callable[[int], RegressionData]] = {"diabetes": diabetes, "generated": generated}
 """The data sets by name."""
 
 
-def _split(inputs: Tensor, targets: Tensor, count: int, seed: int) -> Table:
+def _split(inputs: Tensor, targets: Tensor, count: int, seed: int) -> RegressionData:
     """Set examples aside for testing, and give every column of the others mean 0 and variance 1."""
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
     test, train = order[:count], order[count:]
     inputs, targets = (_standardized(part, train) for part in (inputs, targets))
-    return Table((inputs[train], targets[train]), (inputs[test], targets[test]))
+    return RegressionData((inputs[train], targets[train]), (inputs[test], targets[test]))
 
 
 def _standardized(columns: Tensor, train: Tensor) -> Tensor:

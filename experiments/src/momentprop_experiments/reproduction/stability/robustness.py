@@ -8,7 +8,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from momentprop.calibration import Calibration
 from momentprop.data import Split
+from momentprop.errors import UserError
 from momentprop.files import write_file
 from momentprop.sampling import progress
 from momentprop.training.checkpoint import CALIBRATION
@@ -32,6 +33,7 @@ from momentprop_experiments.attacks import (
     projected_descent,
 )
 from momentprop_experiments.options import Options
+from momentprop_experiments.reproduction.outcome import rounded
 from momentprop_experiments.runs.config import Config
 from momentprop_experiments.runs.schedule import is_done
 from momentprop_experiments.runs.training_run import load_data, load_model
@@ -41,7 +43,7 @@ CALIBRATED = "calibrated AP2"
 
 
 @dataclass(frozen=True)
-class Effort:
+class StabilityEffort:
     """How much is trained and measured."""
 
     data: str
@@ -63,7 +65,7 @@ class Effort:
 class Trials:
     """Kinds of one network: by name, how each is trained, and by which methods it is tried."""
 
-    effort: Effort
+    effort: StabilityEffort
     kinds: Mapping[str, Mapping[str, Any]]
     tried: Mapping[str, Sequence[str]]
     prefix: str = ""  # of the names of the folders
@@ -122,12 +124,17 @@ class Trials:
                 )
 
 
+def untrained(left: Collection[str], wanted: Collection[str]) -> UserError:
+    """Return the error for a time limit that has left too few networks trained."""
+    return UserError(f"{len(left)} of {len(wanted)} networks are not trained yet: run the same command again")
+
+
 @dataclass(frozen=True)
 class Job:
     """The folder of a trained network, and how it is to be measured."""
 
     place: Path
-    effort: Effort
+    effort: StabilityEffort
     tried: Sequence[str]
     root: Path | None
     device: str
@@ -159,7 +166,7 @@ class Job:
                 torch.manual_seed(config.seed)
                 exact = torch.float32 if method == "sampling" else torch.float64  # else tiny gradients round to zero
                 posterior = _posterior(model.to(exact), method, config, self.place)
-                found[method] = Subject(posterior, self.effort, images.to(exact), labels).measure()
+                found[method] = MethodUnderTest(posterior, self.effort, images.to(exact), labels).measure()
                 bar.update(1)
         return found
 
@@ -193,11 +200,11 @@ def _first(split: Split, count: int, device: torch.device) -> tuple[Tensor, Tens
 
 
 @dataclass(frozen=True)
-class Subject:
+class MethodUnderTest:
     """A network by one method, and the images that it is tried on."""
 
     posterior: Callable[[int], LogPosterior]
-    effort: Effort
+    effort: StabilityEffort
     images: Tensor
     labels: Tensor
 
@@ -255,10 +262,10 @@ def _known(numbers: Sequence[float | None]) -> Tensor:
 
 def _mean(numbers: Sequence[float | None]) -> float | None:
     known = _known(numbers)
-    return float(f"{known.mean():.4g}") if len(known) else None
+    return rounded(float(known.mean())) if len(known) else None
 
 
 def _spread(numbers: Sequence[float | None]) -> float | None:
     """The standard deviation, of two numbers at least."""
     known = _known(numbers)
-    return float(f"{known.std():.2g}") if len(known) > 1 else None
+    return rounded(float(known.std()), 2) if len(known) > 1 else None

@@ -4,11 +4,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from momentprop.errors import UserError
-from momentprop.training.distributed import as_device
 from momentprop_experiments.options import DEFAULTS, Options
 from momentprop_experiments.reproduction.outcome import Outcome
-from momentprop_experiments.reproduction.stability.robustness import Effort, Trials
+from momentprop_experiments.reproduction.stability.robustness import StabilityEffort, Trials, untrained
 from momentprop_experiments.reproduction.stability.stability_report import markdown, plot
 from momentprop_experiments.runs.schedule import complete
 
@@ -33,22 +31,21 @@ _TRIED = {
 
 _NOISE = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 _ATTACKS = (0.05, 0.1, 0.2, 0.3, 0.4)
-FULL = Effort("mnist", 15, 5, 2000, _NOISE, _ATTACKS, 200, 64)
+FULL = StabilityEffort("mnist", 15, 5, 2000, _NOISE, _ATTACKS, 200, 64)
 ON_CPU = dataclasses.replace(FULL, images=500, draws=64, gradient_draws=16)
-QUICK = Effort("digits", 2, 1, 200, (0.0, 1.0), (0.2,), 10, 10, batch_size=16, learning_rate=0.003, validation=0.5)
+QUICK = StabilityEffort(
+    "digits", 2, 1, 200, (0.0, 1.0), (0.2,), 10, 10, batch_size=16, learning_rate=0.003, validation=0.5
+)
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     """Train and measure what is missing; `quick` takes the embedded digits and a single seed."""
-    on_cpu = as_device(options.device).type == "cpu"
-    trials = Trials(QUICK if options.quick else ON_CPU if on_cpu else FULL, _NETWORKS, _TRIED)
-    folder = options.runs / (f"{NAME}-quick" if options.quick else NAME)
+    trials = Trials(options.choose(QUICK, ON_CPU, FULL), _NETWORKS, _TRIED)
+    folder = options.runs_of(NAME)
     wanted = trials.runs(options.device)
     left = complete(wanted, folder, options)
     measured = trials.measure(folder, options)
     if trials.seeds(measured) == 0:
-        raise UserError(
-            f"{len(left)} of {len(wanted)} networks are not trained yet: the same command goes on with them"
-        )
+        raise untrained(left, wanted)
     data = {**trials.results(measured), "wanted": trials.effort.seeds, "variance": VARIANCE}
     return Outcome(data, markdown(TITLE, data), plot(out, NAME, data))

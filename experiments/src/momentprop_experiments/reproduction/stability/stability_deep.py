@@ -4,11 +4,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from momentprop.errors import UserError
 from momentprop.training.distributed import as_device
 from momentprop_experiments.options import DEFAULTS, Options
 from momentprop_experiments.reproduction.outcome import Outcome
-from momentprop_experiments.reproduction.stability.robustness import CALIBRATED, Effort, Trials
+from momentprop_experiments.reproduction.stability.robustness import CALIBRATED, StabilityEffort, Trials, untrained
 from momentprop_experiments.reproduction.stability.stability_deep_report import markdown, plot
 from momentprop_experiments.runs.config import Config
 from momentprop_experiments.runs.schedule import complete
@@ -45,18 +44,20 @@ _TRIED = {
     "bernoulli-calibrated": (CALIBRATED, "AP1"),
 }
 
-_LENET = Effort(
+_LENET = StabilityEffort(
     "mnist", 10, 3, 1000, (0.0, 0.25, 0.5, 1.0, 1.5), (0.1, 0.2, 0.3, 0.4), 64, 16, network="lenet", at_once=500
 )
-_CIFAR = Effort(
+_CIFAR = StabilityEffort(
     "cifar10", 10, 2, 500, (0.0, 0.1, 0.2, 0.4, 0.7, 1.0), (0.01, 0.03, 0.1), 64, 16, network="cifar", at_once=250
 )
-_QUICK = Effort("digits", 2, 1, 200, (0.0, 1.0), (0.2,), 10, 10, batch_size=40, learning_rate=0.006, validation=0.5)
+_QUICK = StabilityEffort(
+    "digits", 2, 1, 200, (0.0, 1.0), (0.2,), 10, 10, batch_size=40, learning_rate=0.006, validation=0.5
+)
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     """Train and measure what is missing; `quick` takes a network of two layers and the embedded digits."""
-    folder = options.runs / (f"{NAME}-quick" if options.quick else NAME)
+    folder = options.runs_of(NAME)
     trials = networks(options)
     wanted = {name: config for each in trials.values() for name, config in each.runs(options.device).items()}
     left = complete(dict(sorted(wanted.items(), key=_urgency)), folder, options)
@@ -71,9 +72,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     }
     data["missing"] = [name for name in trials if name not in data["networks"]]
     if not data["networks"]:
-        raise UserError(
-            f"{len(left)} of {len(wanted)} networks are not trained yet: the same command goes on with them"
-        )
+        raise untrained(left, wanted)
     return Outcome(data, markdown(TITLE, data), plot(out, NAME, data))
 
 

@@ -1,4 +1,4 @@
-"""Runs of named networks: configurations, what a run leaves behind, and the trained network."""
+"""Training runs: the files that a run leaves, the trained network, and its calibration."""
 
 import csv
 import json
@@ -18,34 +18,8 @@ from momentprop.training.loop import Trainer
 from momentprop.training.passes import training_pass
 from momentprop_experiments import Config, load_model, save_halved, train
 from momentprop_experiments.networks import lenet, mlp
-from momentprop_experiments.runs.training_run import build
-
-
-def test_a_configuration_goes_through_json():
-    config = Config(network="mlp", dropout=0, learning_rate=1, input_variance=0.1)
-    assert Config.from_dict(json.loads(json.dumps(config.as_dict()))) == config
-    assert type(config.learning_rate) is float
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"network": "lenett"}, "unknown network 'lenett': did you mean 'lenet'"),
-        ({"dropout": 1.0}, "dropout must be below 1"),
-        ({"validation": 1.0}, "validation must be below 1"),
-        ({"norm": "layer"}, "unknown norm 'layer': choose one of none, bn, analytic$"),
-        ({"method": "ap3"}, "unknown method 'ap3': did you mean 'ap"),
-        ({"ephocs": 3}, "there is no setting 'ephocs': did you mean 'epochs'"),
-    ],
-)
-def test_an_impossible_configuration_is_refused(fields, message):
-    with pytest.raises(UserError, match=message):
-        Config.from_dict(fields)
-
-
-def test_the_command_of_a_configuration_gives_it_back():
-    config = Config(network="cifar", data="cifar10", dropout=0.2, amp=True, decay=0.9)
-    assert config.command == "momentprop train cifar --decay 0.9 --amp --data cifar10 --dropout 0.2"
+from momentprop_experiments.runs.config import Config
+from momentprop_experiments.runs.training_run import build, load_data, split
 
 
 class _HostCopies(TorchDispatchMode):
@@ -200,3 +174,18 @@ def test_a_trained_network_has_a_calibration_of_its_last_weights(tmp_path, monke
     plain = Config(**{**config.as_dict(), "calibrate_every": 0})
     assert train(plain, tmp_path / "run", progress=False, overwrite=True).calibration is None
     assert not (tmp_path / "run" / CALIBRATION[0]).exists()
+
+
+def test_few_images_are_chosen_by_the_seed():
+    images = load_data(Config())
+    everything, validation = split(images, Config())
+    few, same = split(images, Config(train_images=100))
+    assert (len(few), len(same)) == (100, len(validation))
+    assert torch.equal(same.images, validation.images)
+    positions = {bytes(image.numpy().tobytes()) for image in everything.images}
+    assert all(image.numpy().tobytes() in positions for image in few.images)
+    other, _ = split(images, Config(train_images=100, seed=1))
+    assert not torch.equal(other.images, few.images)
+    assert len(split(images, Config(train_images=100, validation=0))[0]) == 100
+    with pytest.raises(UserError, match="there are 4,500 images to train with, but train images is 4501"):
+        split(images, Config(train_images=4501))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -78,8 +79,9 @@ def test_two_processes_give_the_parameters_of_one(folder, ranks, tmp_path):
 
 
 def test_a_run_of_two_processes_resumes_on_one(folder, tmp_path):
+    shutil.copytree(folder / "run", tmp_path / "resumed")  # the other tests read the folder as it is
     longer = Config(**{**CONFIG.as_dict(), "epochs": 3})
-    resumed = train(longer, folder / "run", resume=True, progress=False)
+    resumed = train(longer, tmp_path / "resumed", resume=True, progress=False)
     alone = train(longer, tmp_path / "run", progress=False)
     assert len(resumed.history) == 3
     torch.testing.assert_close(resumed.model.state_dict(), alone.model.state_dict(), rtol=1e-9, atol=1e-11)

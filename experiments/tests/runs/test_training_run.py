@@ -18,7 +18,6 @@ from momentprop.training.loop import Trainer
 from momentprop.training.passes import training_pass
 from momentprop_experiments import Config, load_model, save_halved, train
 from momentprop_experiments.networks import lenet, mlp
-from momentprop_experiments.runs.config import Config
 from momentprop_experiments.runs.training_run import build, load_data, split
 
 

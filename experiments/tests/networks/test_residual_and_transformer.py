@@ -20,5 +20,5 @@ def test_modern_networks_have_their_size_and_run_by_every_method(name):
 
 
 def test_a_transformer_takes_no_other_norm():
-    with pytest.raises(UserError, match="take norm 'none' instead of 'bn'"):
+    with pytest.raises(UserError, match="use norm 'none' instead of 'bn'"):
         NETWORKS["vit"](norm="bn")

@@ -114,8 +114,8 @@ def test_initialization_leaves_a_constant_output_finite():
         (lambda: lenet("sine"), "unknown activation 'sine': choose one of lrelu, bernoulli"),
         (lambda: lenet(dropout=1.0), "from 0 to below 1, but is 1.0"),
         (lambda: lenet(norm="layer"), "unknown norm 'layer': choose one of none, bn, analytic"),
-        (lambda: lenet(shape=(3, 32, 32)), "28 by 28, but these are 32 by 32: take `cifar`"),
-        (lambda: cifar(shape=(3, 16, 16)), "at least 28 by 28, not of 16 by 16"),
+        (lambda: lenet(shape=(3, 32, 32)), "28 by 28, but these are 32 by 32: use `cifar`"),
+        (lambda: cifar(shape=(3, 16, 16)), "at least 28 by 28, but these are 16 by 16"),
     ],
 )
 def test_what_cannot_be_built_is_refused_with_one_sentence(make, message):

@@ -33,7 +33,7 @@ def test_runs_stop_in_time_and_go_on_from_their_checkpoints(tmp_path, monkeypatc
 def test_an_experiment_says_how_many_runs_are_left_undone(tmp_path, monkeypatch):
     monkeypatch.setattr(schedule, "_side_by_side", lambda missing, *_: list(missing)[1:])
     wanted = {name: Config(network="mlp", seed=seed) for seed, name in enumerate(("a", "b", "c"))}
-    with pytest.raises(UserError, match="2 of 3 runs are not done: the same command goes on with them"):
+    with pytest.raises(UserError, match="2 of 3 runs are not done; run the same command again"):
         schedule.complete_all(wanted, tmp_path, Options(minutes=1))
 
 
@@ -70,7 +70,9 @@ class _Bar:
 def test_a_run_is_done_if_its_settings_are_the_same(tmp_path):
     config = Config(network="mlp", seed=3)
     assert not schedule.is_done(tmp_path, config)
-    saved = {name: value for name, value in config.as_dict().items() if name != "train_images"}  # of an older version
+    saved = {
+        name: value for name, value in config.as_dict().items() if name != "train_images"
+    }  # as an older version wrote it
     (tmp_path / "result.json").write_text(
         json.dumps({"config": {**saved, "device": "cuda"}, "history": [{"epoch": 1}]})
     )

@@ -22,7 +22,7 @@ from momentprop_experiments.runs.training_run import build, load_data, split
 
 
 class _HostCopies(TorchDispatchMode):
-    """Notes the operations that would copy a tensor to a GPU, or make Python wait for it."""
+    """Records the operations that would copy a tensor to a GPU, or make Python wait for one."""
 
     def __init__(self):
         super().__init__()
@@ -40,8 +40,8 @@ def test_a_step_of_ap2_has_nothing_that_a_graph_cannot_hold(activation, settings
     config = Config(network="mlp", activation=activation, dropout=0.1, input_variance=0.1, device="cpu", **settings)
     images = load("digits").normalized().train
     trainer = Trainer(build(config, images), images, config, Ranks(0, 1, torch.device("cpu")))
-    trainer.step(torch.arange(4))  # makes the constants
-    trainer.optimizer.step = lambda: None  # that of a GPU counts its steps there
+    trainer.step(torch.arange(4))  # creates the constants
+    trainer.optimizer.step = lambda: None  # on a GPU it counts its steps on the device
     with _HostCopies() as copies:
         trainer.step(torch.arange(4))
     assert copies.found == []
@@ -56,7 +56,7 @@ def test_networks_of_the_paper_have_gradients_by_ap2():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A small run on a part of the digits."""
+    """Train a small network on the digits."""
     out = tmp_path_factory.mktemp("runs") / "mlp"
     config = Config(
         network="mlp", activation="bernoulli", family="fitted", epochs=3, learning_rate=0.01, init="bn", dropout=0.1
@@ -124,7 +124,7 @@ def test_other_test_images_must_have_the_same_shape(monkeypatch, tmp_path):
     digits = load("digits")
     wide = data.Dataset("wide", digits.classes, digits.train, data.Split(torch.zeros(2, 1, 30, 30), torch.zeros(2)))
     monkeypatch.setattr(data, "load", lambda name, root: wide if name == "wide" else digits)
-    with pytest.raises(UserError, match="the images of wide do not have the shape of those of digits"):
+    with pytest.raises(UserError, match="the images of wide differ in shape from those of digits"):
         train(Config(test_data="wide"), tmp_path / "run")
 
 
@@ -186,5 +186,5 @@ def test_few_images_are_chosen_by_the_seed():
     other, _ = split(images, Config(train_images=100, seed=1))
     assert not torch.equal(other.images, few.images)
     assert len(split(images, Config(train_images=100, validation=0))[0]) == 100
-    with pytest.raises(UserError, match="there are 4,500 images to train with, but train images is 4501"):
+    with pytest.raises(UserError, match="train images is 4501, but there are only 4,500 images to train with"):
         split(images, Config(train_images=4501))

@@ -35,7 +35,7 @@ def test_the_figures_are_those_of_check_with_a_calibration(ran):
     assert found["methods"]["calibrated"]["eps_std"] == pytest.approx(figures.eps_std, rel=1e-3)
     assert found["methods"]["calibrated"]["coverage"]["90"] == pytest.approx(figures.coverage["90"], rel=1e-3)
     convolutions = [report[f"conv{i}"].methods["ap2-calibrated"].eps_std for i in (2, 3, 4)]
-    assert found["layers"]["modules"][:2] == ["conv2", "conv3"]  # nothing is random in the first one
+    assert found["layers"]["modules"][:2] == ["conv2", "conv3"]  # the first one has no noise
     assert found["methods"]["calibrated"]["range_of_eps_std"] == pytest.approx(
         [min(convolutions), max(convolutions)], rel=1e-3
     )

@@ -55,7 +55,7 @@ def test_all_but_the_normalized_network_begin_at_the_same_point():
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("momentprop_experiments.runs.curves.draw_curves", lambda *_: [])  # which are tested elsewhere
+        patch.setattr("momentprop_experiments.runs.curves.draw_curves", lambda *_: [])  # another test draws them
         out = tmp_path_factory.mktemp("dropout")
         options = Options(quick=True, device="cpu", runs=out / "runs")
         result = dropout.run(out, options)
@@ -76,7 +76,7 @@ def test_analytic_dropout_learns_faster_than_sampled_dropout(quick):
     assert found["plain"]["test"]["ap1"] == pytest.approx(found["plain"]["test"]["ap2"], rel=1e-3)  # nothing is random
     assert "Not complete" not in quick.markdown
     after_two = [running(found["plain"][f"validation_{name}"])[1] for name in ("accuracy", "loss")]
-    assert f"| {after_two[0]:.1%}, {after_two[1]:.2f}" in quick.markdown  # beside that of the end, for each way
+    assert f"| {after_two[0]:.1%}, {after_two[1]:.2f}" in quick.markdown  # beside the values at the end, for each way
 
 
 def test_a_network_that_was_trained_anew_is_tested_anew(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ ROOT = results_folder().parent
 def test_all_five_ways_train_and_a_second_call_trains_nothing(tmp_path, monkeypatch, capsys):
     few = {"lenet": normalization_runs._QUICK["lenet"] | {"validation": 0.96, "epochs": 1, "batch_size": 32}}
     monkeypatch.setattr(normalization_runs, "_QUICK", few)
-    monkeypatch.setattr("momentprop_experiments.runs.curves.draw_curves", lambda *_: [])  # which are tested elsewhere
+    monkeypatch.setattr("momentprop_experiments.runs.curves.draw_curves", lambda *_: [])  # another test draws them
     options = Options(quick=True, device="cpu", runs=tmp_path / "runs")
     result = normalization_runs.run(tmp_path, options)
     ways = result.data["networks"]["lenet"]["ways"]
@@ -38,7 +38,7 @@ def test_runs_side_by_side_name_the_one_that_fails(tmp_path, monkeypatch):
 
     monkeypatch.setattr(subprocess, "run", run)
     options = Options(runs=tmp_path, root=tmp_path / "data", jobs=4)
-    with pytest.raises(UserError, match=r"4 of the training runs failed: read .*cifar-bn-init\.log"):
+    with pytest.raises(UserError, match=r"4 training runs failed: read .*cifar-bn-init\.log"):
         normalization_runs.run(tmp_path, options)
     assert len(started) == 10
     (one,) = [command for command in started if str(tmp_path / "normalization" / "plain20-analytic") in command]
@@ -51,7 +51,7 @@ def test_published_curves_show_that_normalized_networks_train():
     networks = json.loads((ROOT / "results" / "paper" / "normalization.json").read_text())["networks"]
     assert list(networks) == ["cifar", "plain20"]
     plain = networks["plain20"]["ways"]
-    assert min(plain["none"]["train_loss"][:3]) > 2.3  # that of a guess is log(10), 2.303
+    assert min(plain["none"]["train_loss"][:3]) > 2.3  # a guess has log(10), 2.303
     for way in ("bn-init", "analytic-init", "bn", "analytic"):
         assert plain[way]["train_loss"][0] < 2
         assert plain[way]["train_loss"][-1] < plain["none"]["train_loss"][-1] / 2

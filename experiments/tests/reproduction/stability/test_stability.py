@@ -23,19 +23,19 @@ RESULTS = results_folder() / "paper"
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    """The folder of a quick run, and its result."""
+    """Return the options, folder and outcome of a quick run."""
     return quickly(stability, tmp_path_factory.mktemp("stability"))
 
 
 @pytest.fixture(scope="module")
 def quick_deep(tmp_path_factory):
-    """The same of the deeper networks."""
+    """Return the same for the deeper networks."""
     return quickly(stability_deep, tmp_path_factory.mktemp("stability-deep"))
 
 
 def quickly(experiment, folder):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("momentprop_experiments.runs.curves.draw_curves", lambda *_: [])  # which are tested elsewhere
+        patch.setattr("momentprop_experiments.runs.curves.draw_curves", lambda *_: [])  # another test draws them
         options = Options(quick=True, device="cpu", runs=folder / "runs")
         return options, folder, experiment.run(folder, options)
 
@@ -69,7 +69,7 @@ def test_a_quick_run_has_all_curves_in_the_order_that_must_hold(quick):
     curves = result.data["curves"]
     assert len(curves) == 12
     _require_the_order_of_noise_and_attacks(curves)
-    assert _odds(curves, "bernoulli-expected, AP2") != _odds(curves, "bernoulli-ap2, AP2")  # by another loss
+    assert _odds(curves, "bernoulli-expected, AP2") != _odds(curves, "bernoulli-ap2, AP2")  # the losses differ
     standard, normalized = curves["standard, AP1"], curves["batch-norm, AP1"]
     for change in ("noise", "fgsm", "pgd"):
         assert normalized[change]["accuracy"]["mean"][-1] < standard[change]["accuracy"]["mean"][-1]

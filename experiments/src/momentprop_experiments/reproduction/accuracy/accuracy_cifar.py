@@ -1,4 +1,4 @@
-"""The paper's accuracy table for its network on CIFAR-10, with the cases that its source has commented out."""
+"""The paper's accuracy table for its network on CIFAR-10, including the cases that its source comments out."""
 
 from pathlib import Path
 
@@ -33,6 +33,6 @@ STUDY = Study(
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Measure all cases; `quick` takes two images and few draws, for a CPU."""
+    """Measure all cases; `quick` takes two images and few draws, which suits a CPU."""
     data = measure(STUDY, options)
     return Outcome(data, markdown(TITLE, data), plot(out, NAME, data))

@@ -8,10 +8,10 @@ from momentprop_experiments.reproduction.noisy_networks import NoisyNetwork
 
 @dataclass(frozen=True)
 class Target:
-    """What calibrated AP2 is to reach at the output, and for `eps_std` after every layer."""
+    """The accuracy that calibrated AP2 should reach at the output, and for `eps_std` after every layer."""
 
     eps_mean: float
-    divergence: float = 4.0  # so many times less than that of plain AP2, in the class posterior
+    divergence: float = 4.0  # the factor by which it should beat plain AP2, for the class posterior
     eps_std: tuple[float, float] = (0.95, 1.05)
     layers: tuple[float, float] = (0.88, 1.08)
     rms_log_std: float = 0.20
@@ -31,11 +31,11 @@ TARGETS = {
     "bernoulli": Target(0.03),
     "logistic-0.1": Target(0.055),
 }
-"""Those of the CIFAR-10 network."""
+"""The targets of the CIFAR-10 network."""
 
 
 def _of_tables() -> dict[str, CalibrationCase]:
-    """The cases of the paper's accuracy tables, and one more."""
+    """Return the cases of the paper's accuracy tables, and one more."""
     found = {}
     for name, each in accuracy_lenet.STUDY.cases.items():
         found[f"lenet-{name}"] = CalibrationCase(

@@ -1,8 +1,8 @@
-r"""Class posteriors of noisy test images: AP1, AP2, calibrated AP2 and Monte Carlo, at their cost.
+r"""Class posteriors of noisy test images by AP1, AP2, calibrated AP2 and Monte Carlo, and their cost.
 
-Noise is drawn once for every test image. A method is given the noisy image $x$ and the variance $v$ of the noise, and
-asked for the class posterior $E\,\mathrm{softmax}(f(x + \varepsilon))$ with $\varepsilon \sim N(0, v)$: what the
-network would say of the images that can have become $x$, if all were as likely.
+Every test image gets one draw of noise. From the noisy image $x$ and the variance $v$ of the noise, a method computes
+the class posterior $E\,\mathrm{softmax}(f(x + \varepsilon))$ with $\varepsilon \sim N(0, v)$: the average
+answer of the network for the images that noise could have turned into $x$, if all were equally likely.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,20 +44,20 @@ CASES = {
 }
 
 COUNTS = (8, 32, 128)
-"""The numbers of draws that Monte Carlo is tried with."""
+"""The numbers of Monte Carlo draws to compare."""
 
 TRUTH = "the truth"
-"""The name of the posterior of many draws that are no part of those that are tried."""
+"""The name of the posterior of many draws, separate from those of Monte Carlo."""
 
 
 @dataclass(frozen=True)
 class PosteriorEffort:
-    """How much is measured."""
+    """How much to measure."""
 
     images: int  # to fit to
     samples: int
     test: int
-    draws: int  # that are the truth, and no part of those that are tried
+    draws: int  # of the truth, separate from those of Monte Carlo
     timed: int  # images at once, for the cost
     cases: Sequence[str] = tuple(CASES)
 
@@ -68,13 +68,13 @@ QUICK = PosteriorEffort(4, 10, 20, 20, 4, ("lenet-1",))
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Try all methods on noisy images; `quick` takes LeNet, embedded digits and few of them."""
+    """Try all methods on noisy images; `quick` takes LeNet and a few embedded digits."""
     data = measure(options)
     return Outcome(data, markdown(TITLE, data), plot(out, NAME, data))
 
 
 def measure(options: Options) -> dict[str, Any]:
-    """All numbers of the table."""
+    """Measure all numbers of the table."""
     setting = Setting(options)
     effort = options.choose(QUICK, ON_CPU, FULL)
     cases = {}
@@ -88,7 +88,7 @@ def measure(options: Options) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a method says of noisy images: the logarithm of class probabilities, and perhaps moments of the logits."""
+    """A method's answer for noisy images: log class probabilities, and the moments of the logits, if any."""
 
     log_q: Tensor  # shape: (images, classes)
     logits: Normal | None = None
@@ -99,7 +99,7 @@ def _measure(subject: LoadedNetwork, effort: PosteriorEffort) -> dict[str, Any]:
     assert variance is not None
     generator = torch.Generator(subject.test.device).manual_seed(0)
     noisy = _noisy(subject.test, variance, generator)
-    # the first draws are tried as Monte Carlo, the rest tell what is true
+    # the first draws are those of Monte Carlo, the rest are the truth
     draws = torch.stack([subject.model(_noisy(noisy, variance, generator)) for _ in range(max(COUNTS) + effort.draws)])
     fresh = draws[max(COUNTS) :]
     calibration = subject.calibrate(samples=effort.samples)
@@ -124,7 +124,7 @@ def _measure(subject: LoadedNetwork, effort: PosteriorEffort) -> dict[str, Any]:
         }
         for name, each in told.items()
     }
-    floor = divergence_floor(truth, probabilities.var(0), effort.draws)  # what the exact posterior would show
+    floor = divergence_floor(truth, probabilities.var(0), effort.draws)  # the divergence of the exact posterior
     return {**found, TRUTH: {**found[TRUTH], "kl": rounded(floor)}}
 
 
@@ -145,7 +145,7 @@ def _by_draws(draws: Tensor) -> Prediction:
 
 
 def _costs(subject: LoadedNetwork, images: Tensor, variance: float, calibration: Calibration) -> dict[str, float]:
-    """The time of each method in forward passes of the plain network, its class posterior included."""
+    """Measure the time of each method, including its class posterior, in forward passes of the plain network."""
 
     def sampled(count: int) -> Callable[[], Any]:
         return lambda: _by_draws(torch.stack([subject.model(_noisy(images, variance)) for _ in range(count)]))

@@ -1,7 +1,7 @@
 r"""The paper's table of data-set statistics, for LeNet and for deeper networks.
 
-The statistics of a data set's channels, $(\mu_0, \sigma_0^2)$, are carried through a network as one pixel
-(`momentprop.dataset_statistics`) and compared with those of every module over images and positions.
+`momentprop.dataset_statistics` propagates the statistics of a data set's channels, $(\mu_0, \sigma_0^2)$, through a
+network as one pixel. The experiment compares them with those of every module over images and positions.
 """
 
 import dataclasses
@@ -38,14 +38,14 @@ STARTS = {
     "normalized": "batch normalization",
     "trained": "trained",
 }
-"""The weights that a network can have; by `normalized` it has batch normalization, in training mode."""
+"""The weights of a network; `normalized` also adds batch normalization, in training mode."""
 
 _INITIALIZED_WITH = 1024  # images of the BN initialization, as in training
 
 
 @dataclass(frozen=True)
 class StudiedNetwork:
-    """A network with the data set it is for, its activations, its weights, and its columns with their modules."""
+    """A network with its data set, activations, weights, and the columns of its table with their modules."""
 
     title: str
     network: str
@@ -82,12 +82,12 @@ STUDIED = (
 
 @dataclass(frozen=True)
 class StatisticsEffort:
-    """How much is measured."""
+    """How much to measure."""
 
     images: int
     seeds: int  # random initial points
     networks: Sequence[str]
-    data: str | None = None  # in the place of a network's own
+    data: str | None = None  # instead of the network's own
 
 
 FULL = StatisticsEffort(10_000, 5, [subject.network for subject in STUDIED])
@@ -96,7 +96,7 @@ QUICK = StatisticsEffort(16, 1, ["lenet", "resnet18"], "digits")
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Measure all networks; `quick` takes two of them and a few embedded digits."""
+    """Measure all networks; `quick` takes two networks and a few embedded digits."""
     device = as_device(options.device)
     effort = options.choose(QUICK, ON_CPU, FULL)
     chosen = [subject for subject in STUDIED if subject.network in effort.networks]
@@ -116,7 +116,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
 
 
 def _measure(subject: StudiedNetwork, images: Tensor, seeds: int, options: Options) -> dict[str, Any]:
-    """The errors of all activations and weights, and the printed ones where there are some."""
+    """Measure the errors for all activations and weights, and add the printed ones if there are any."""
     found: dict[str, Any] = {}
     with progress(len(subject.activations) * len(subject.starts), subject.title) as bar:
         for activation in subject.activations:
@@ -136,7 +136,7 @@ def _measure(subject: StudiedNetwork, images: Tensor, seeds: int, options: Optio
 def _model(
     subject: StudiedNetwork, activation: str, start: str, seed: int, images: Tensor, options: Options
 ) -> nn.Module:
-    """A network with these weights, in training mode only if that is what normalizes it."""
+    """Build a network with these weights, in training mode only for batch normalization."""
     if start == "trained":
         return trained_networks.load(f"{subject.network}-{activation}", options.networks)[0].to(images.device)
     norm = "bn" if start == "normalized" else "none"
@@ -153,7 +153,7 @@ def _model(
 
 @torch.no_grad()
 def _errors(model: nn.Module, images: Tensor, columns: Sequence[tuple[str, str]]) -> list[Errors]:
-    """How far the statistics of one pixel are off, for each column."""
+    """Measure the errors of the statistics of one pixel, for each column."""
     paths = [path for _, path in columns]
     estimated = momentprop.dataset_statistics(model, momentprop.input_statistics(images))
     truth = channels.measure(model, images, paths)
@@ -161,7 +161,7 @@ def _errors(model: nn.Module, images: Tensor, columns: Sequence[tuple[str, str]]
 
 
 def _averages(each: Sequence[Sequence[Errors]]) -> dict[str, list[float | None]]:
-    """The averages over initial points, one a column; factors are averaged geometrically."""
+    """Average over initial points for each column; factors are averaged geometrically."""
     columns = list(zip(*each, strict=True))
     logs = [_average([None if e.eps_std is None else math.log(e.eps_std) for e in column]) for column in columns]
     return {
@@ -174,6 +174,6 @@ def _averages(each: Sequence[Sequence[Errors]]) -> dict[str, list[float | None]]
 
 
 def _average(numbers: Sequence[float | None]) -> float | None:
-    """The average of the numbers that there are."""
+    """Return the average of the numbers that are not None."""
     known = [x for x in numbers if x is not None]
     return sum(known) / len(known) if known else None

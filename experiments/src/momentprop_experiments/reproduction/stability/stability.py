@@ -1,4 +1,4 @@
-"""Stability of a small network on MNIST: noise, gradient-sign attacks, and how sure it is where it is wrong."""
+"""Stability of a small network on MNIST: noise, gradient attacks, and its confidence where it is wrong."""
 
 import dataclasses
 from pathlib import Path
@@ -14,7 +14,7 @@ NAME = "stability"
 TITLE = "Stability: noise and gradient-sign attacks on MLP/MNIST (table, curves)"
 
 VARIANCE = 0.1
-"""Of the noise that the networks of random units expect of their input."""
+"""The variance of the input noise that the networks of random units expect."""
 
 _BERNOULLI = {"activation": "bernoulli", "method": "ap2", "family": "fitted", "input_variance": VARIANCE}
 _NETWORKS: dict[str, dict[str, Any]] = {
@@ -27,7 +27,7 @@ _NETWORKS: dict[str, dict[str, Any]] = {
 }
 _TRIED = {
     name: ("AP2", "sampling", "AP1") if name.startswith("bernoulli") else ("AP1",) for name in _NETWORKS
-}  # a transform has no noise of its own
+}  # a logistic transform has no noise of its own
 
 _NOISE = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 _ATTACKS = (0.05, 0.1, 0.2, 0.3, 0.4)
@@ -39,7 +39,7 @@ QUICK = StabilityEffort(
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Train and measure what is missing; `quick` takes the embedded digits and a single seed."""
+    """Train and measure what is missing; `quick` takes the embedded digits and one seed."""
     trials = Trials(options.choose(QUICK, ON_CPU, FULL), _NETWORKS, _TRIED)
     folder = options.runs_of(NAME)
     wanted = trials.runs(options.device)

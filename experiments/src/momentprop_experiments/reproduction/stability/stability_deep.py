@@ -1,4 +1,4 @@
-"""Stability of deeper networks: whether training by AP2 scales to LeNet and the CIFAR network, and calibration too."""
+"""Stability of LeNet and the CIFAR network, which shows whether training by AP2, with calibration too, scales."""
 
 import dataclasses
 from pathlib import Path
@@ -16,7 +16,7 @@ NAME = "stability-deep"
 TITLE = "Stability of LeNet/MNIST and the CIFAR network, with calibration in the training (table, curves)"
 
 VARIANCE = 0.1
-"""Of the noise on the input that the networks are trained for."""
+"""The variance of the input noise that the networks are trained for."""
 
 _BERNOULLI = {"activation": "bernoulli", "family": "fitted", "input_variance": VARIANCE}
 _KINDS: dict[str, dict[str, Any]] = {
@@ -77,7 +77,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
 
 
 def networks(options: Options) -> dict[str, Trials]:
-    """The trials of each network; a processor alone measures fewer images of the large one."""
+    """Return the trials of each network; without a GPU, the large one is measured on fewer images."""
     if options.quick:
         return {"mlp": Trials(_QUICK, _KINDS, _TRIED, "mlp-")}
     on_cpu = as_device(options.device).type == "cpu"
@@ -85,13 +85,13 @@ def networks(options: Options) -> dict[str, Trials]:
     kinds = {name: {**settings, "init": "bn", "graph": True} for name, settings in _KINDS.items()}
     return {
         effort.network: Trials(effort, kinds, _TRIED, f"{effort.network}-") for effort in (_LENET, cifar)
-    }  # from the same initial point; a graph is for a GPU only
+    }  # from the same initial point; graphs need a GPU
 
 
 def _urgency(run: tuple[str, Config]) -> tuple[int, bool, bool]:
-    """First all of one seed, for a result as soon as they are done, and last what takes longest to add to it.
+    """Sort all runs of the first seed to the front, for an early result, and the other seeds of the large network last.
 
-    Those that are begun together are as many as there are processes, so that the longest of a group are its first.
+    The processes start one run each, so the longest runs of a group come first.
     """
     _, config = run
     large = config.network == "cifar"

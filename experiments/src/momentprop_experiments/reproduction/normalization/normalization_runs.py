@@ -59,7 +59,7 @@ def cases(options: Options) -> dict[str, Config]:
 
 
 def _read(place: Path) -> dict[str, Any]:
-    """What a run has given."""
+    """Read the results of a run."""
     found = json.loads((place / "result.json").read_text())
     kept = ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
     return {

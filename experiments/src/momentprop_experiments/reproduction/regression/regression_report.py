@@ -131,7 +131,7 @@ def _plot(figure: "Figure", data: dict[str, Any], shown: Sequence[tuple[str, str
 
 
 def _range(shown: Iterable[dict[str, Any]]) -> tuple[float, float]:
-    """Of the NLL of all methods but AP1, which goes off the panel."""
+    """Return the range of the NLL of all methods except AP1, which leaves the panel."""
     drawn = [
         found["nll"]["mean"]
         for levels in shown

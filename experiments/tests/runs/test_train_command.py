@@ -1,4 +1,4 @@
-"""`momentprop train`: what it echoes, writes and refuses, and how it ends."""
+"""`momentprop train`: its output, files and errors, and its exit status."""
 
 import dataclasses
 import json
@@ -87,7 +87,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Trainer, "step", interrupted)
     assert cli.main(arguments) == 130
     printed = capsys.readouterr().err
-    assert f"momentprop: stopped; `momentprop {' '.join(arguments)} --resume` goes on" in printed
+    assert f"momentprop: stopped; `momentprop {' '.join(arguments)} --resume` resumes" in printed
     monkeypatch.undo()
     assert cli.main([*arguments, "--resume"]) == 0
 
@@ -95,7 +95,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path, capsys, monkeypatch):
 def test_an_interrupted_process_ends_with_status_130(tmp_path):
     out = tmp_path / "run"
     command = [sys.executable, "-m", "momentprop", *QUICK[:-4], "--epochs", "1000", "--out", str(out)]
-    # a shell that runs the tests in the background may have it ignored, which processes inherit
+    # a background shell may ignore the signal, and processes inherit that
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
@@ -114,4 +114,4 @@ def test_an_interrupted_process_ends_with_status_130(tmp_path):
         process.wait()
     assert process.returncode == 130
     assert "Traceback" not in printed
-    assert "--resume` goes on from the last checkpoint" in printed
+    assert "--resume` resumes from the last checkpoint" in printed

@@ -1,4 +1,4 @@
-"""Runs that are killed go on to the same result, and trained networks are read from their own files only."""
+"""A killed run resumes to the same result, and only the file of a trained network loads."""
 
 import os
 import random
@@ -18,7 +18,7 @@ from momentprop_experiments import Config, load_model, train
 
 
 def _timeless(history: list[dict]) -> list[dict]:
-    """The history without how long it took."""
+    """Return the history without its times."""
     return [{k: v for k, v in row.items() if k not in ("seconds", "images_per_second")} for row in history]
 
 
@@ -57,7 +57,7 @@ def test_a_killed_process_resumes_to_the_same_bits(tmp_path):
 
 
 def test_a_trained_network_is_loaded_from_its_own_file_only(tmp_path):
-    with pytest.raises(CheckpointError, match="has the run ended"):
+    with pytest.raises(CheckpointError, match="has the run finished"):
         load_model(tmp_path)
     examples = torch.randn(20, 3), torch.zeros(20).long()
     fit(nn.Linear(3, 2), examples, Settings(epochs=1), out=tmp_path / "run", progress=False)

@@ -1,4 +1,4 @@
-"""`momentprop paper`: what it lists, writes, prints and refuses."""
+"""`momentprop paper`: its help, files, output and errors."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The experiment on regression with noisy inputs: its data, its figures, and what must hold in them."""
+"""Regression with noisy inputs: the data, the scores, and the order that must hold in them."""
 
 import json
 import sys

@@ -1,7 +1,8 @@
-"""Runs under `torchrun`: two processes give what one gives with the same batches, and write once."""
+"""Runs under `torchrun`: two processes give the result of one with the same batches, and write once."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 CONFIG = Config(
     network="mlp",
     activation="lrelu",
-    dropout=0.2,  # AP2 propagates it, so that nothing is drawn
+    dropout=0.2,  # AP2 propagates it without draws
     input_variance=0.1,
     optimizer="sgd",
     learning_rate=0.1,
@@ -33,7 +34,7 @@ COMMAND = ["train", "mlp", "--epochs", "1", "--method", "ap1", "--batch-size", "
 
 
 def _launch(folder: Path, *arguments: str) -> str:
-    """Run something in two processes, and return what they have printed."""
+    """Run a script or module in two processes, and return their output."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
@@ -45,7 +46,7 @@ def _launch(folder: Path, *arguments: str) -> str:
 
 
 def _work(folder: Path) -> None:
-    """What each process of the test does; `torchrun` runs this file."""
+    """Do the work of one process; `torchrun` runs this file."""
     torch.set_num_threads(1)
     result = train(CONFIG, folder / "run")
     torch.save({"test": result.test, "run": result.model.state_dict()}, folder / f"rank{dist.get_rank()}.pt")
@@ -53,7 +54,7 @@ def _work(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The folder in which two processes have worked, and what they have printed."""
+    """Return a folder with the run of two processes, and their output."""
     folder = tmp_path_factory.mktemp("processes")
     (folder / "printed").write_text(_launch(folder, __file__, str(folder)))
     return folder
@@ -78,8 +79,9 @@ def test_two_processes_give_the_parameters_of_one(folder, ranks, tmp_path):
 
 
 def test_a_run_of_two_processes_resumes_on_one(folder, tmp_path):
+    shutil.copytree(folder / "run", tmp_path / "resumed")  # the other tests read the folder as it is
     longer = Config(**{**CONFIG.as_dict(), "epochs": 3})
-    resumed = train(longer, folder / "run", resume=True, progress=False)
+    resumed = train(longer, tmp_path / "resumed", resume=True, progress=False)
     alone = train(longer, tmp_path / "run", progress=False)
     assert len(resumed.history) == 3
     torch.testing.assert_close(resumed.model.state_dict(), alone.model.state_dict(), rtol=1e-9, atol=1e-11)

@@ -1,7 +1,6 @@
-"""Images with noisy and missing pixels: what becomes known of them, and what each method makes of it."""
+"""Images with noisy and missing pixels: how they are corrupted, and how every method does on them."""
 
 import json
-import math
 
 import matplotlib.colors
 import matplotlib.figure
@@ -13,7 +12,7 @@ from momentprop_experiments.options import Options
 from momentprop_experiments.repository import results_folder
 from momentprop_experiments.reproduction.noisy_inputs import noisy_inputs
 from momentprop_experiments.reproduction.noisy_inputs.noisy_inputs_report import _gains, _picture, discussion
-from momentprop_experiments.reproduction.posterior_scores import KEPT, mean_of_softmax, rejection
+from momentprop_experiments.reproduction.posterior_scores import KEPT
 
 RESULTS = results_folder() / "paper"
 METHODS = ["AP1", "AP2", "calibrated AP2", *(f"Monte Carlo, {count}" for count in noisy_inputs.COUNTS)]
@@ -75,22 +74,6 @@ def test_a_missing_block_is_a_square_anywhere(images, typical, generator):
     assert (gone.any(2).sum(1) == 4).all()
     assert (gone.any(1).sum(1) == 5).all()
     assert gone.any(0).double().mean() > 0.9
-
-
-def test_rejection_keeps_the_surest_answers():
-    confidence = torch.linspace(0.51, 0.99, 40)
-    log_q = torch.stack([confidence, 1 - confidence], -1).log()
-    labels = (torch.arange(40) < 10).long()  # the ten least sure answers are wrong
-    kept = dict(zip(KEPT, rejection(log_q, labels), strict=True))
-    assert kept[0.5] == kept[0.75] == 1
-    assert kept[1.0] == 0.75
-    assert kept[0.8] == pytest.approx(30 / 32, abs=1e-3)
-
-
-def test_the_mean_of_softmax_survives_underflow():
-    draws = torch.tensor([[[0.0, -300.0]], [[0.0, -301.0]]])
-    expected = -300 + math.log((1 + math.exp(-1)) / 2)
-    torch.testing.assert_close(mean_of_softmax(draws), torch.tensor([[0.0, expected]]))
 
 
 @pytest.fixture(scope="module")

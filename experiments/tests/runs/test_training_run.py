@@ -1,4 +1,4 @@
-"""Runs of named networks: configurations, what a run leaves behind, and the trained network."""
+"""Training runs: the files that a run leaves, the trained network, and its calibration."""
 
 import csv
 import json
@@ -18,38 +18,11 @@ from momentprop.training.loop import Trainer
 from momentprop.training.passes import training_pass
 from momentprop_experiments import Config, load_model, save_halved, train
 from momentprop_experiments.networks import lenet, mlp
-from momentprop_experiments.runs.training_run import build
-
-
-def test_a_configuration_goes_through_json():
-    config = Config(network="mlp", dropout=0, learning_rate=1, input_variance=0.1)
-    assert Config.from_dict(json.loads(json.dumps(config.as_dict()))) == config
-    assert type(config.learning_rate) is float
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"network": "lenett"}, "unknown network 'lenett': did you mean 'lenet'"),
-        ({"dropout": 1.0}, "dropout must be below 1"),
-        ({"validation": 1.0}, "validation must be below 1"),
-        ({"norm": "layer"}, "unknown norm 'layer': choose one of none, bn, analytic$"),
-        ({"method": "ap3"}, "unknown method 'ap3': did you mean 'ap"),
-        ({"ephocs": 3}, "there is no setting 'ephocs': did you mean 'epochs'"),
-    ],
-)
-def test_an_impossible_configuration_is_refused(fields, message):
-    with pytest.raises(UserError, match=message):
-        Config.from_dict(fields)
-
-
-def test_the_command_of_a_configuration_gives_it_back():
-    config = Config(network="cifar", data="cifar10", dropout=0.2, amp=True, decay=0.9)
-    assert config.command == "momentprop train cifar --decay 0.9 --amp --data cifar10 --dropout 0.2"
+from momentprop_experiments.runs.training_run import build, load_data, split
 
 
 class _HostCopies(TorchDispatchMode):
-    """Notes the operations that would copy a tensor to a GPU, or make Python wait for it."""
+    """Records the operations that would copy a tensor to a GPU, or make Python wait for one."""
 
     def __init__(self):
         super().__init__()
@@ -67,8 +40,8 @@ def test_a_step_of_ap2_has_nothing_that_a_graph_cannot_hold(activation, settings
     config = Config(network="mlp", activation=activation, dropout=0.1, input_variance=0.1, device="cpu", **settings)
     images = load("digits").normalized().train
     trainer = Trainer(build(config, images), images, config, Ranks(0, 1, torch.device("cpu")))
-    trainer.step(torch.arange(4))  # makes the constants
-    trainer.optimizer.step = lambda: None  # that of a GPU counts its steps there
+    trainer.step(torch.arange(4))  # creates the constants
+    trainer.optimizer.step = lambda: None  # on a GPU it counts its steps on the device
     with _HostCopies() as copies:
         trainer.step(torch.arange(4))
     assert copies.found == []
@@ -83,7 +56,7 @@ def test_networks_of_the_paper_have_gradients_by_ap2():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A small run on a part of the digits."""
+    """Train a small network on the digits."""
     out = tmp_path_factory.mktemp("runs") / "mlp"
     config = Config(
         network="mlp", activation="bernoulli", family="fitted", epochs=3, learning_rate=0.01, init="bn", dropout=0.1
@@ -151,7 +124,7 @@ def test_other_test_images_must_have_the_same_shape(monkeypatch, tmp_path):
     digits = load("digits")
     wide = data.Dataset("wide", digits.classes, digits.train, data.Split(torch.zeros(2, 1, 30, 30), torch.zeros(2)))
     monkeypatch.setattr(data, "load", lambda name, root: wide if name == "wide" else digits)
-    with pytest.raises(UserError, match="the images of wide do not have the shape of those of digits"):
+    with pytest.raises(UserError, match="the images of wide differ in shape from those of digits"):
         train(Config(test_data="wide"), tmp_path / "run")
 
 
@@ -200,3 +173,18 @@ def test_a_trained_network_has_a_calibration_of_its_last_weights(tmp_path, monke
     plain = Config(**{**config.as_dict(), "calibrate_every": 0})
     assert train(plain, tmp_path / "run", progress=False, overwrite=True).calibration is None
     assert not (tmp_path / "run" / CALIBRATION[0]).exists()
+
+
+def test_few_images_are_chosen_by_the_seed():
+    images = load_data(Config())
+    everything, validation = split(images, Config())
+    few, same = split(images, Config(train_images=100))
+    assert (len(few), len(same)) == (100, len(validation))
+    assert torch.equal(same.images, validation.images)
+    positions = {bytes(image.numpy().tobytes()) for image in everything.images}
+    assert all(image.numpy().tobytes() in positions for image in few.images)
+    other, _ = split(images, Config(train_images=100, seed=1))
+    assert not torch.equal(other.images, few.images)
+    assert len(split(images, Config(train_images=100, validation=0))[0]) == 100
+    with pytest.raises(UserError, match="train images is 4501, but there are only 4,500 images to train with"):
+        split(images, Config(train_images=4501))

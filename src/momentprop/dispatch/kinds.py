@@ -61,6 +61,7 @@ class Operation:
     channels: tuple[int, ...] = ()  # the dimensions of channels in the result, if the operation tells
     positional: bool = False  # what becomes of an element depends on its place in the whole, not on its channel
     views: bool = False  # the result may share memory with the value
+    updates: bool = False  # it writes to plain arguments, as to running statistics: a rule runs it once
     by_acting: Callable[[Call], bool] | None = None
 
     def __init__(self, name: str, kind: Kind, parameters: Sequence[str] = ("input",), **facts: Any) -> None:

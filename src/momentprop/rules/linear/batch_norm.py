@@ -29,7 +29,7 @@ def _scale(call: Call, like: Tensor) -> Tensor:
 
 @linear(
     "batch_norm", on=Normal, plain=F.batch_norm, parameters=_PARAMETERS, decide=_by_mode, diagonal=True,
-    homogeneous=_homogeneous,
+    homogeneous=_homogeneous, updates=True,
 )  # fmt: skip
 def fixed(call: Call, variance: Tensor) -> Tensor:
     r"""Moments of batch normalization with fixed statistics, an affine map of each channel.

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop.dispatch.registry import loss, mixing
-from momentprop.rules.losses.losses import hinge, reduced
+from momentprop.rules.losses.reduction import hinge, reduced
 from momentprop.values import Normal
 
 Random = Any  # a value or a plain tensor

@@ -138,7 +138,7 @@ def group_norm(
     return _normalized(input, weight, bias, plain, grouping, eps=eps, per_channel=True)
 
 
-@mixing("instance_norm", on=Normal, channels=(1,))
+@mixing("instance_norm", on=Normal, channels=(1,), updates=True)
 def instance_norm(
     input: Normal | Tensor,
     running_mean: Tensor | None = None,

@@ -244,6 +244,7 @@ EXAMPLES: dict[str, Example] = {
     "gumbel_argmax": Example(functional.gumbel_argmax),
     "linear_posterior": Example(lambda x: functional.linear_posterior(x, constant(5, 6), constant(5))),
     "dropout": Example(lambda x: F.dropout(x, 0.3)),
+    "stochastic_depth": Example(lambda x: functional.stochastic_depth(x, 0.3), IMAGE),
     "dropout1d": Example(lambda x: F.dropout1d(x, 0.3), LINE),
     "dropout2d": Example(lambda x: F.dropout2d(x, 0.3), IMAGE),
     "dropout3d": Example(lambda x: F.dropout3d(x, 0.3), VOLUME),

@@ -62,16 +62,18 @@ class Operation:
     positional: bool = False  # what becomes of an element depends on its place in the whole, not on its channel
     views: bool = False  # the result may share memory with the value
     updates: bool = False  # it writes to plain arguments, as to running statistics: a rule runs it once
+    decide: Decide | None = None  # the kind, where it depends on the arguments
     by_acting: Callable[[Call], bool] | None = None
 
     def __init__(self, name: str, kind: Kind, parameters: Sequence[str] = ("input",), **facts: Any) -> None:
         self.name = name
         self.kind = kind
         self.positions = {parameter: position for position, parameter in enumerate(parameters)}
-        self.decide: Decide | None = None
         self.declared = False  # in the table; one that is not is only taken as *mixing*
         self.inplace: int | None = None  # the position of torch's parameter `inplace`
         for fact, known in facts.items():
+            if not hasattr(self, fact):
+                raise TypeError(f"a {type(self).__name__} row has no fact {fact!r}: see `momentprop.dispatch.kinds`")
             setattr(self, fact, known)
 
     def kind_of(self, call: Call) -> Kind:

@@ -4,6 +4,8 @@ The noise is the name of a distribution (see `momentprop.noise.named`), or a `to
 known mean and variance, which are all that AP2 needs.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Distribution, Normal
@@ -32,6 +34,35 @@ def add_noise(input: Tensor, noise: str | Distribution, training: bool = True) -
 def multiply_noise(input: Tensor, noise: str | Distribution, training: bool = True) -> Tensor:
     r"""$X Z$ with independent noise $Z$ for every element; dropout is Bernoulli noise, scaled by its mean."""
     return input * (draw_like(input, noise) if training else noise_moments(noise, input)[0])
+
+
+@operation
+def stochastic_depth(input: Tensor, p: float, mode: Literal["row", "batch"] = "row", training: bool = True) -> Tensor:
+    r"""$X B / (1 - p)$, where $B$ is zero with probability `p` for a whole example: a residual branch that is dropped.
+
+    The units of an example share one draw (`mode="row"`), or those of the whole batch do (`mode="batch"`). It is
+    `torchvision.ops.stochastic_depth` as an operation that has rules. As dropout, it acts in training only.
+
+    >>> import torch, momentprop
+    >>> momentprop.functional.stochastic_depth(momentprop.Normal(torch.ones(1, 2), 0.0), 0.5).variance
+    tensor([[1., 1.]])
+    """
+    require_depth(p, mode)
+    if not training or p == 0:
+        return input
+    if p == 1:
+        return torch.zeros_like(input)
+    ones = [1] * input.ndim
+    kept = torch.full([input.shape[0], *ones[1:]] if mode == "row" else ones, 1 - p, dtype=input.dtype)
+    return input * torch.bernoulli(kept.to(input.device)) / (1 - p)
+
+
+def require_depth(p: float, mode: str) -> None:
+    """Refuse a probability or a mode that stochastic depth does not have."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"a probability lies between 0 and 1, but p is {p}")
+    if mode not in ("row", "batch"):
+        raise ValueError(f"unknown mode {mode!r}: choose 'row' or 'batch'")
 
 
 def noise_moments(noise: str | Distribution, like: Tensor | Value) -> tuple[Tensor, Tensor]:

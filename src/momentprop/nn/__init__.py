@@ -18,5 +18,6 @@ from momentprop.nn.noise import AdditiveNoise as AdditiveNoise
 from momentprop.nn.noise import GaussianNoise as GaussianNoise
 from momentprop.nn.noise import MultiplicativeNoise as MultiplicativeNoise
 from momentprop.nn.noise import NoisyActivation as NoisyActivation
+from momentprop.nn.noise import StochasticDepth as StochasticDepth
 from momentprop.nn.noise import StochasticReLU as StochasticReLU
 from momentprop.noise.score_function import ScoreFunction as ScoreFunction

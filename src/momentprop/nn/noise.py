@@ -2,13 +2,14 @@ r"""Injected noise, and activations with a noisy input."""
 
 import math
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution, Normal
 
 from momentprop import functional
+from momentprop.functional.noise import require_depth
 from momentprop.noise.named import noise
 from momentprop.torch_compat.distributions import mapped
 from momentprop.torch_compat.modules import Moving
@@ -133,6 +134,35 @@ def _rate(p: float) -> float:
     if not 0 <= p < 1:
         raise ValueError(f"a dropout probability must be at least 0 and less than 1, but p is {p}")
     return p
+
+
+class StochasticDepth(nn.Module):
+    r"""Drops the residual branch of a whole example with probability `p`, and scales the others by $1/(1-p)$.
+
+    >>> import torch, momentprop
+    >>> layer = momentprop.nn.StochasticDepth(0.5)
+    >>> layer(momentprop.Normal(torch.ones(1, 2), 0.0)).variance
+    tensor([[1., 1.]])
+    >>> layer.eval()(torch.ones(1, 2))
+    tensor([[1., 1.]])
+
+    Args:
+        p: the probability that a branch is dropped.
+        mode: `"row"` draws for every example, `"batch"` once for the whole batch.
+    """
+
+    def __init__(self, p: float, mode: Literal["row", "batch"] = "row") -> None:
+        super().__init__()
+        require_depth(p, mode)
+        self.p, self.mode = p, mode
+
+    def forward(self, input: Any) -> Any:
+        """Drop examples."""
+        return functional.stochastic_depth(input, self.p, self.mode, self.training)
+
+    def extra_repr(self) -> str:
+        """What `print` shows of the layer."""
+        return f"p={self.p}, mode={self.mode}"
 
 
 class NoisyActivation(Noisy):

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import momentprop
 from momentprop import Mean, Normal, Sample
 from tests.noise.draws import z_scores
 
@@ -63,3 +64,38 @@ def test_a_sample_meets_torch_dropout() -> None:
     plain = F.dropout(torch.ones(100), 0.5)
     torch.manual_seed(0)
     assert torch.equal(nn.Dropout(0.5)(Sample(torch.ones(100))).loc, plain)
+
+
+@pytest.mark.parametrize("mode", ["row", "batch"])
+def test_stochastic_depth_has_the_moments_of_its_draws(mode: str) -> None:
+    torch.manual_seed(0)
+    value = Normal(torch.tensor([[-1.0, 0.3, 2.0], [0.5, 1.0, -2.0]], dtype=torch.float64), 0.5)
+    layer = momentprop.nn.StochasticDepth(0.3, mode)
+    found = layer(value)
+    many = momentprop.propagate(layer, value, method="sample", samples=40_000, seed=0)
+    assert ((found.loc - many.loc).abs() < 5 * many.loc_error).all()
+    assert ((found.variance - many.variance).abs() < 5 * many.variance_error).all()
+    assert torch.equal(layer(Mean(value.loc)).loc, value.loc)
+
+
+def test_stochastic_depth_draws_once_for_an_example() -> None:
+    torch.manual_seed(0)
+    rows = momentprop.functional.stochastic_depth(torch.ones(200, 3, 2), 0.25).flatten(1)
+    assert sorted(set(rows.flatten().tolist())) == pytest.approx([0.0, 4 / 3])
+    assert (rows == rows[:, :1]).all()
+    assert 30 < (rows[:, 0] == 0).sum() < 70
+    batch = momentprop.functional.stochastic_depth(torch.ones(200, 3), 0.25, "batch")
+    assert (batch == batch[0, 0]).all()
+
+
+def test_stochastic_depth_rests_in_evaluation_and_at_its_ends() -> None:
+    x = torch.ones(2, 3)
+    assert momentprop.nn.StochasticDepth(0.5).eval()(x) is x
+    assert torch.equal(momentprop.functional.stochastic_depth(x, 1.0), torch.zeros(2, 3))
+    assert momentprop.functional.stochastic_depth(Normal(x, 1.0), 1.0).variance.sum() == 0
+    plain = momentprop.propagate(momentprop.nn.StochasticDepth(0.5).eval(), x, dropout=True)
+    assert torch.equal(plain.variance, torch.ones(2, 3))  # noise makes a plain tensor random
+    with pytest.raises(ValueError, match=r"a probability lies between 0 and 1, but p is 1\.5"):
+        momentprop.nn.StochasticDepth(1.5)
+    with pytest.raises(ValueError, match="unknown mode 'column': choose 'row' or 'batch'"):
+        momentprop.nn.StochasticDepth(0.5, "column")

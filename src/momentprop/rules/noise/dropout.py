@@ -9,6 +9,7 @@ import torch
 
 from momentprop.dispatch import Call, rule
 from momentprop.dispatch.registry import noise
+from momentprop.functional.noise import require_depth
 from momentprop.rules.attention.notes import keep_note
 from momentprop.values import Mean, Normal
 
@@ -90,6 +91,32 @@ def alpha_dropout_mean(input: Mean, p: float = 0.5, training: bool = False, inpl
     Source: definition of alpha dropout
     """
     return input.of(_alpha_scale(p) * (1 - p) * input.loc) if training and p > 0 else input
+
+
+def _whole_examples(call: Call) -> Sequence[int]:
+    """Return the dimensions of an example, whose units share one draw, or of the whole batch."""
+    return range(1 if call.given("mode", "row") == "row" else 0, call.args[0].ndim)
+
+
+@noise("stochastic_depth", on=Normal, acts=_acts, shared=_whole_examples)
+def stochastic_depth(input: Normal, p: float, mode: str = "row", training: bool = True) -> Normal:
+    r"""Moments of $X B / (1-p)$ with one $B$ for an example, as those of dropout for each unit.
+
+    Error: exact (the units of an example are correlated, which is ignored)
+    Source: paper, "Product" with Bernoulli noise
+    """
+    require_depth(p, mode)
+    return _keep_or_drop(input, p, training)
+
+
+@rule("stochastic_depth", on=Mean)
+def stochastic_depth_mean(input: Mean, p: float, mode: str = "row", training: bool = True) -> Mean:
+    r"""The mean of stochastic depth, which is the mean of its input.
+
+    Error: exact
+    Source: paper, AP1
+    """
+    return dropout_mean(input, p, training)
 
 
 noise("dropout", on=Normal, acts=_acts)(dropout)

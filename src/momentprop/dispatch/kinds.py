@@ -28,6 +28,7 @@ from torch import Tensor
 from momentprop.dispatch.call import Call
 from momentprop.dispatch.operand import MissingRule, Operand
 from momentprop.dispatch.place import where
+from momentprop.dispatch.places import put_back
 
 
 class Kind(enum.Enum):
@@ -101,8 +102,9 @@ class Linear(Operation):
     r"""$y = Wx + b$, jointly in all values among the arguments.
 
     `summands` are the parameters that add a constant where they are plain, as the bias of a layer does. The action on
-    squares is by default the operation itself, for weights of zero and one. The transpose is by default torch's
-    derivative, for operations whose derivative is made of ordinary forward operations.
+    squares is by default the operation itself, for weights of zero and one. The transpose of a move adds up where the
+    elements came from; that of a sum is by default torch's derivative, for operations whose derivative is made of
+    ordinary forward operations.
     """
 
     summands: Sequence[str] = ()
@@ -132,7 +134,7 @@ class Linear(Operation):
     def squares(self, call: Call, *variances: Tensor) -> Any:
         r"""Return $(W \circ W)\,v$, the variance of the result for independent elements of variance $v$."""
         call = self.homogeneous(call)
-        if self.by_squares is not None:
+        if self.by_squares is not None and self.kind_of(call) is not Kind.MOVES:
             return self.by_squares(call, *variances)
         numbers = {name: call.given(name) ** 2 for name in self.numbers if call.given(name) is not None}
         return (call.replaced(numbers) if numbers else call).on(*variances)
@@ -143,6 +145,8 @@ class Linear(Operation):
         if self.by_transpose is not None:
             found = self.by_transpose(call, gradient)
             return found if isinstance(found, tuple) else (found,)
+        if self.kind_of(call) is Kind.MOVES:
+            return put_back(call, gradient)
         zeros = [torch.zeros_like(value.loc) for value in call.values]
         pull: Any = torch.func.vjp(call.on, *zeros)[1]
         return pull(gradient)  # type: ignore[no-any-return]
@@ -164,15 +168,20 @@ class Bilinear(Linear):
         both = all(isinstance(call.given(name), Operand) for name in self.factors)
         return Kind.BILINEAR if both else Kind.LINEAR
 
+    def homogeneous(self, call: Call) -> Call:
+        """Return the call without its constants, which include the product if only a summand is random."""
+        call = super().homogeneous(call)
+        first, second = (call.given(name) for name in self.factors)
+        if isinstance(first, Operand) or isinstance(second, Operand):
+            return call
+        return call.replaced({self.factors[0]: _zero(first)})
+
     def squares(self, call: Call, *variances: Tensor) -> Any:
         r"""Return $(W \circ W)\,v$, where the weights are the plain factor."""
         if self.by_squares is not None:
             return self.by_squares(self.homogeneous(call), *variances)
         plain = {name: call.given(name) for name in self.factors if not isinstance(call.given(name), Operand)}
-        if len(plain) == 2:  # only a summand is random
-            new = {self.factors[0]: torch.zeros_like(plain[self.factors[0]])}
-        else:
-            new = {name: squared(factor, variances[0]) for name, factor in plain.items()}
+        new = {name: squared(factor, variances[0]) for name, factor in plain.items()}
         return super().squares(call.replaced(new), *variances)
 
 

@@ -6,11 +6,13 @@ Places are plain. An element that is overwritten is gone; where several are adde
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.dispatch import Call, Kind, MissingRule
+from momentprop.dispatch import Call, Kind, MissingRule, Operand
 from momentprop.dispatch import where as place
-from momentprop.dispatch.registry import linear, moves
+from momentprop.dispatch.places import put_back, repeats
+from momentprop.dispatch.registry import linear, moves, transpose
 from momentprop.values import Normal
 
 
@@ -26,7 +28,7 @@ def _adds(op: str, parameters: str, source: str, **facts: Any) -> None:
 
 _writes("masked_scatter", "input mask source", "source")
 _writes("index_copy", "input dim index source", "source")
-_writes("index_fill", "input dim index value", "value")
+_writes("index_fill", "input dim index value", "value", copies=repeats)
 _writes("slice_scatter", "input src", "src")
 _writes("select_scatter", "input src", "src")
 _writes("diagonal_scatter", "input src", "src")
@@ -44,8 +46,8 @@ def _copied(input: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     return src.to(input.device, input.dtype).expand_as(input).clone()
 
 
-_writes("setitem", "input index value", "value", plain=_replaced)
-_writes("copy", "input src", "src", plain=_copied)
+_writes("setitem", "input index value", "value", plain=_replaced, copies=repeats)
+_writes("copy", "input src", "src", plain=_copied, copies=repeats)
 
 
 def _by_reduction(call: Call) -> Kind:
@@ -76,7 +78,41 @@ def _by_accumulation(call: Call) -> Kind:
     return Kind.LINEAR if call.given("accumulate", False) else Kind.MOVES
 
 
+def _by_accumulated_squares(call: Call, *variances: Tensor) -> Tensor:
+    """Add up the variances; an element that is added to a place several times counts by the square of their number."""
+    names = [name for name in ("input", "values") if isinstance(call.given(name), Operand)]
+    given = dict(zip(names, variances, strict=True))
+    total = given.get("input", torch.zeros_like(variances[0]).sum().expand(call.given("input").shape))
+    if "values" not in given:
+        return total.clone()
+    spread, sizes = given["values"], call.given("input").shape
+    places = torch.arange(total.numel(), device=total.device).reshape(sizes)[tuple(call.given("indices"))]
+    elements = torch.arange(spread.numel(), device=total.device).reshape(spread.shape).expand(places.shape)
+    pairs, counts = (places * spread.numel() + elements).unique(return_counts=True)
+    added = spread.flatten()[pairs % spread.numel()] * counts.to(spread.dtype).square()
+    return total.flatten().index_add(0, pairs // spread.numel(), added).reshape(sizes)
+
+
 moves(
     "index_put", on=Normal, plain=torch.index_put, parameters="input indices values accumulate",
-    summands=("input", "values"), positional=True, decide=_by_accumulation,
+    summands=("input", "values"), positional=True, copies=repeats, decide=_by_accumulation,
+    by_squares=_by_accumulated_squares,
 )  # fmt: skip
+
+
+@transpose("scatter", "scatter_add")
+def scatter_add_transposed(call: Call, gradient: Tensor) -> tuple[Tensor, ...]:
+    """Take what was added, or written, out of the places where it is."""
+    if call.kind is Kind.MOVES:
+        return put_back(call, gradient)
+    return tuple(_taken(call, name, gradient) for name in ("input", "src") if isinstance(call.given(name), Operand))
+
+
+def _taken(call: Call, name: str, gradient: Tensor) -> Tensor:
+    if name == "input":
+        return gradient
+    dim, index, shape = call.given("dim"), call.given("index"), call.given("src").shape
+    borders = [
+        end for size, have in zip(reversed(shape), reversed(index.shape), strict=True) for end in (0, size - have)
+    ]
+    return F.pad(gradient.gather(dim, index), borders)  # elements beyond the index were not added

@@ -298,7 +298,7 @@ SETTINGS: dict[str, Setting] = {
     "gather, repeated": Setting("gather", lambda x: x.gather(1, index(4, 3, below=2))),
     "index_select, repeated": Setting("index_select", lambda x: x.index_select(0, torch.tensor([0, 3, 0]))),
     "take, repeated": Setting("take", lambda x: x.take(torch.tensor([0, -1, 23]))),
-    "masked_select": Setting("masked_select", lambda x: x.masked_select(constant(4, 6) > 0)),
+    "masked_select by a mask": Setting("masked_select", lambda x: x.masked_select(constant(4, 6) > 0)),
     "where, one for several": Setting("where", lambda x: torch.where(constant(4, 6) > 0, x[0], 0.5)),
     "where, a number": Setting("where", lambda x: torch.where(constant(4, 6) > 0, 0.5, x)),
     "masked_fill, one for several": Setting("masked_fill", lambda x: x[0].masked_fill(constant(4, 6) > 0, 0.5)),
@@ -313,8 +313,8 @@ SETTINGS: dict[str, Setting] = {
     "cat with itself": Setting("cat", lambda x: torch.cat([x, x])),
     "stack with itself": Setting("stack", lambda x: torch.stack([x, constant(4, 6), x])),
     "stack along the middle": Setting("stack", lambda x: torch.stack([x, constant(4, 6), other(x)], 1)),
-    "expand": Setting("expand", lambda x: x[:, None].expand(4, 3, 6)),
-    "repeat": Setting("repeat", lambda x: x.repeat(2, 1, 3)),
+    "expand in the middle": Setting("expand", lambda x: x[:, None].expand(4, 3, 6)),
+    "repeat in blocks": Setting("repeat", lambda x: x.repeat(2, 1, 3)),
     "repeat_interleave, unequal": Setting(
         "repeat_interleave", lambda x: x.repeat_interleave(torch.tensor([0, 2, 1, 1]), 0)
     ),
@@ -325,7 +325,7 @@ SETTINGS: dict[str, Setting] = {
     "diag of a vector": Setting("diag", lambda x: torch.diag(x, 1), (3,)),
     "tril, off": Setting("tril", lambda x: x.tril(-1), LINE),
     "split in pieces": Setting("split", lambda x: x.split(4, 1)),
-    "requires_grad_": Setting("requires_grad_", lambda x: x.requires_grad_(False)),
+    "without gradients": Setting("requires_grad_", lambda x: x.requires_grad_(False)),
     "packed": Setting(
         "_pack_padded_sequence",
         lambda x: torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([4, 2, 1]), batch_first=True),

@@ -89,7 +89,7 @@ class Operation:
         """Return the dimensions that a call acts along, counted from the first, or None if the table cannot tell."""
         if self.along is None:
             return None
-        ndim = call.values[0].ndim
+        ndim = (call.values or call.args)[0].ndim  # noise may be asked about a plain tensor
         dim = call.given(self.along, call.kwargs.get("axis", self.default))
         if isinstance(dim, int):
             return [dim % max(ndim, 1)]

@@ -60,7 +60,8 @@ def positive(input: Any) -> Any:
     return input
 
 
-linear("sum", "cumsum", on=Normal, parameters="input dim", along="dim")
+linear("sum", on=Normal, parameters="input dim", along="dim")
+linear("cumsum", on=Normal, parameters="input dim", along="dim", positional=True)
 
 
 @linear("mean", on=Normal, parameters="input dim", along="dim")

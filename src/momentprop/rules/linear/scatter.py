@@ -18,7 +18,8 @@ from momentprop.values import Normal
 
 def _writes(op: str, parameters: str, source: str, **facts: Any) -> None:
     """Register an operation that puts the elements of an argument over those of the input."""
-    moves(op, on=Normal, parameters=parameters, summands=("input", source), positional=True, **facts)
+    known = {"summands": ("input", source), "positional": True, **facts}
+    moves(op, on=Normal, parameters=parameters, **known)
 
 
 def _adds(op: str, parameters: str, source: str, **facts: Any) -> None:
@@ -47,7 +48,7 @@ def _copied(input: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
 
 
 _writes("setitem", "input index value", "value", plain=_replaced, copies=repeats)
-_writes("copy", "input src", "src", plain=_copied, copies=repeats)
+_writes("copy", "input src", "src", plain=_copied, positional=False, copies=repeats)
 
 
 def _by_reduction(call: Call) -> Kind:

@@ -44,7 +44,7 @@ def mixed(call: Call) -> Any:
     """Relate elements at one place, or channels."""
     operation = call.operation
     if operation.pointwise is None and not getattr(operation, "diagonal", False):
-        if operation.along is None:
+        if operation.along is None or operation.positional:
             _relates_positions(call)
         _require_channels(call)
     return apply_as(call, Normal)

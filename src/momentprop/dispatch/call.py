@@ -45,13 +45,15 @@ class Call:
     def replaced(self, new: Mapping[str, Any]) -> "Call":
         """Return the call with other arguments for some parameters."""
         args, kwargs = list(self.args), dict(self.kwargs)
+        holders = (Operand, list, tuple)  # without one of them, the values are the same as before
+        same = not any(isinstance(each, holders) for name in new for each in (new[name], self.given(name)))
         for name, argument in new.items():
             position = self.operation.positions.get(name, len(args))
             if name in kwargs or position >= len(args):
                 kwargs[name] = argument
             else:
                 args[position] = argument
-        return Call(self.operation, args, kwargs)
+        return Call(self.operation, args, kwargs, self.values if same else None)
 
     def on(self, *tensors: Any) -> Any:
         """Apply torch's own function to tensors in the places of the values, in their order."""

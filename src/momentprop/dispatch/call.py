@@ -45,9 +45,10 @@ class Call:
     def replaced(self, new: Mapping[str, Any]) -> "Call":
         """Return the call with other arguments for some parameters."""
         args, kwargs = list(self.args), dict(self.kwargs)
-        holders = (Operand, list, tuple)  # without one of them, the values are the same as before
-        same = not any(isinstance(each, holders) for name in new for each in (new[name], self.given(name)))
+        same = True  # whether the values are those of this call, so that nobody has to search them
         for name, argument in new.items():
+            if isinstance(argument, Operand | list | tuple) or isinstance(self.given(name), Operand | list | tuple):
+                same = False
             position = self.operation.positions.get(name, len(args))
             if name in kwargs or position >= len(args):
                 kwargs[name] = argument

@@ -136,7 +136,10 @@ class Linear(Operation):
         call = self.homogeneous(call)
         if self.by_squares is not None and self.kind_of(call) is not Kind.MOVES:
             return self.by_squares(call, *variances)
-        numbers = {name: call.given(name) ** 2 for name in self.numbers if call.given(name) is not None}
+        numbers = {}
+        for name in self.numbers:
+            if call.given(name) is not None:
+                numbers[name] = call.given(name) ** 2
         return (call.replaced(numbers) if numbers else call).on(*variances)
 
     def transpose(self, call: Call, gradient: Any) -> tuple[Tensor, ...]:
@@ -165,24 +168,29 @@ class Bilinear(Linear):
         """Return *bilinear* if both factors are random."""
         if self.decide is not None:
             return self.decide(call)
-        both = all(isinstance(call.given(name), Operand) for name in self.factors)
+        first, second = self.factors
+        both = isinstance(call.given(first), Operand) and isinstance(call.given(second), Operand)
         return Kind.BILINEAR if both else Kind.LINEAR
 
     def homogeneous(self, call: Call) -> Call:
         """Return the call without its constants, which include the product if only a summand is random."""
         call = super().homogeneous(call)
-        first, second = (call.given(name) for name in self.factors)
-        if isinstance(first, Operand) or isinstance(second, Operand):
+        first, second = self.factors
+        if isinstance(call.given(first), Operand) or isinstance(call.given(second), Operand):
             return call
-        return call.replaced({self.factors[0]: _zero(first)})
+        return call.replaced({first: _zero(call.given(first))})
 
     def squares(self, call: Call, *variances: Tensor) -> Any:
         r"""Return $(W \circ W)\,v$, where the weights are the plain factor."""
         if self.by_squares is not None:
             return self.by_squares(self.homogeneous(call), *variances)
-        plain = {name: call.given(name) for name in self.factors if not isinstance(call.given(name), Operand)}
-        new = {name: squared(factor, variances[0]) for name, factor in plain.items()}
-        return super().squares(call.replaced(new), *variances)
+        first, second = self.factors
+        x, y = call.given(first), call.given(second)
+        if isinstance(x, Operand):
+            return super().squares(call.replaced({second: squared(y, variances[0])}), *variances)
+        if isinstance(y, Operand):
+            return super().squares(call.replaced({first: squared(x, variances[0])}), *variances)
+        return super().squares(call.replaced({first: torch.zeros_like(x)}), *variances)  # only a summand is random
 
 
 class Elementwise(Operation):

@@ -18,8 +18,8 @@ from momentprop.values import Normal
 
 def _writes(op: str, parameters: str, source: str, **facts: Any) -> None:
     """Register an operation that puts the elements of an argument over those of the input."""
-    known = {"summands": ("input", source), "positional": True, **facts}
-    moves(op, on=Normal, parameters=parameters, **known)
+    facts = {"positional": True, **facts}
+    moves(op, on=Normal, parameters=parameters, summands=("input", source), **facts)
 
 
 def _adds(op: str, parameters: str, source: str, **facts: Any) -> None:
@@ -47,8 +47,8 @@ def _copied(input: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     return src.to(input.device, input.dtype).expand_as(input).clone()
 
 
-_writes("setitem", "input index value", "value", plain=_replaced, copies=repeats)
-_writes("copy", "input src", "src", plain=_copied, positional=False, copies=repeats)
+_writes("setitem", "input index value", "value", plain=_replaced)
+_writes("copy", "input src", "src", plain=_copied, positional=False)
 
 
 def _by_reduction(call: Call) -> Kind:

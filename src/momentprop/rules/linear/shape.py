@@ -102,10 +102,14 @@ def _named_type(call: Call) -> Kind:
 moves("type", on=Normal, plain=method("type"), parameters="input dtype", views=True, converts=True, decide=_named_type)
 
 
-@rule(Kind.PLAIN, on=Value)
-def asked(call: Call) -> Any:
-    """Ask the first component of the first value."""
-    return call.on(*(getattr(value, value.components[0]) for value in call.values))
+@rule("type", on=Value)
+def type_name(input: Value) -> Any:
+    r"""The name of the type of the elements.
+
+    Error: exact
+    Source: definition
+    """
+    return getattr(input, input.components[0]).type()
 
 
 def _windows(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:

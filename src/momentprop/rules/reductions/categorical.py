@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop.dispatch import rule
-from momentprop.dispatch.registry import loss, plain
+from momentprop.dispatch.registry import loss
 from momentprop.values import Categorical
 
 
@@ -53,7 +53,7 @@ def exp(input: Categorical) -> Tensor:
     return input.loc
 
 
-@plain("argmax", on=Categorical)
+@rule("argmax", on=Categorical)
 def argmax(input: Categorical, dim: int | None = None, keepdim: bool = False) -> Tensor:
     r"""The most probable class, a plain tensor of indices.
 

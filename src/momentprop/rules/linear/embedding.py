@@ -103,7 +103,7 @@ def embedding_bag_transposed(call: Call, gradient: Tensor) -> Tensor:
     counted = torch.ones_like(rows) if call.given("padding_idx") is None else rows != call.given("padding_idx")
     worth = gradient[bags] * counted[:, None]  # shape: (samples, features)
     if isinstance(samples, Operand):
-        return (worth * table[rows]).sum(1).reshape(index.shape)
+        return torch.sum(worth * table[rows], 1).reshape(index.shape)
     if samples is not None:
         worth = worth * samples.reshape(-1, 1)
     if call.given("mode", "mean") == "mean":

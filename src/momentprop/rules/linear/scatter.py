@@ -47,8 +47,8 @@ def _copied(input: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     return src.to(input.device, input.dtype).expand_as(input).clone()
 
 
-_writes("setitem", "input index value", "value", plain=_replaced)
-_writes("copy", "input src", "src", plain=_copied, positional=False)
+_writes("setitem", "input index value", "value", plain=_replaced, copies=repeats)
+_writes("copy", "input src", "src", plain=_copied, positional=False, copies=repeats)
 
 
 def _by_reduction(call: Call) -> Kind:

@@ -281,6 +281,12 @@ SETTINGS: dict[str, Setting] = {
     "index_copy, a value": Setting("index_copy", lambda x: x.index_copy(0, index(2, below=4), other(x)[:2])),
     "index_put, a value": Setting("index_put", lambda x: x.index_put((index(2, below=4),), other(x)[0])),
     "index_put, added": Setting("index_put", lambda x: x.index_put((index(5, below=3),), other(x)[0], accumulate=True)),
+    "index_put, all added": Setting(
+        "index_put", lambda x: x.index_put((index(4, below=2),), other(x), accumulate=True)
+    ),
+    "index_put, added to plain": Setting(
+        "index_put", lambda x: torch.index_put(constant(4, 6), (index(5, below=3),), x[0], accumulate=True)
+    ),
     "masked_scatter, a value": Setting("masked_scatter", lambda x: x.masked_scatter(constant(4, 6) > 0, other(x))),
     "slice_scatter, a value": Setting("slice_scatter", lambda x: torch.slice_scatter(x, other(x)[:, 2:4], 1, 1, 3)),
     "select_scatter into plain": Setting("select_scatter", lambda x: torch.select_scatter(constant(4, 2, 6), x, 1, 1)),

@@ -81,17 +81,16 @@ def _by_accumulation(call: Call) -> Kind:
 
 def _by_accumulated_squares(call: Call, *variances: Tensor) -> Tensor:
     """Add up the variances; an element that is added to a place several times counts by the square of their number."""
-    names = [name for name in ("input", "values") if isinstance(call.given(name), Operand)]
-    given = dict(zip(names, variances, strict=True))
-    total = given.get("input", torch.zeros_like(variances[0]).sum().expand(call.given("input").shape))
-    if "values" not in given:
-        return total.clone()
-    spread, sizes = given["values"], call.given("input").shape
-    places = torch.arange(total.numel(), device=total.device).reshape(sizes)[tuple(call.given("indices"))]
-    elements = torch.arange(spread.numel(), device=total.device).reshape(spread.shape).expand(places.shape)
+    input, values, indices = call.given("input"), call.given("values"), tuple(call.given("indices"))
+    places = torch.arange(input.numel(), device=input.device).reshape(input.shape)[indices]
+    if not isinstance(values, Operand) or values.shape == places.shape:
+        return call.on(*variances)  # type: ignore[no-any-return]
+    spread = variances[-1]
+    elements = torch.arange(spread.numel(), device=input.device).reshape(spread.shape).expand(places.shape)
     pairs, counts = (places * spread.numel() + elements).unique(return_counts=True)
     added = spread.flatten()[pairs % spread.numel()] * counts.to(spread.dtype).square()
-    return total.flatten().index_add(0, pairs // spread.numel(), added).reshape(sizes)
+    total = variances[0] if isinstance(input, Operand) else torch.zeros_like(input)
+    return total.flatten().index_add(0, pairs // spread.numel(), added).reshape(input.shape)
 
 
 moves(

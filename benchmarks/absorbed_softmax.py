@@ -1,10 +1,10 @@
-r"""How exact class posteriors are if the softmax absorbs the linear layer before it: the table of `nn.Softmax`.
+r"""The accuracy of class posteriors if the softmax absorbs the linear layer before it: the table of `nn.Softmax`.
 
     python benchmarks/absorbed_softmax.py
 
-There are 30 random inputs, and the weights of all classes share a part twice as large as what each has for itself,
-which by itself gives its logit a variance of 0.3 or 3. Told is $KL(p\,\|\,q)$ in nats, the mean of eight instances,
-where $p$ is known by 400,000 draws. It takes two minutes on a CPU.
+There are 30 random inputs. The weights of all classes share a part that is twice as large as the part of each class,
+which alone gives its logit a variance of 0.3 or 3. The numbers are $KL(p\,\|\,q)$ in nats, averaged over eight
+instances, where $p$ comes from 400,000 draws. It takes two minutes on a CPU.
 """
 
 import argparse
@@ -31,7 +31,7 @@ Posterior = Callable[[Normal, Tensor], Categorical]
 
 
 def posteriors() -> dict[str, Posterior]:
-    """What is compared, by name."""
+    """Return the posteriors to compare by name."""
     found: dict[str, Posterior] = {
         "softmax of the means": lambda x, weight: class_posterior(F.linear(x.loc, weight)),
     }
@@ -42,7 +42,7 @@ def posteriors() -> dict[str, Posterior]:
 
 
 def instance(classes: int, variance: float, seed: int) -> tuple[Normal, Tensor]:
-    """An input and weights."""
+    """Draw an input and weights."""
     generator = torch.Generator().manual_seed(1000 * classes + seed)
     weight = torch.randn(classes, INPUTS, generator=generator) + 2 * torch.randn(INPUTS, generator=generator)
     loc = 2 * torch.randn(1, INPUTS, generator=generator)
@@ -51,7 +51,7 @@ def instance(classes: int, variance: float, seed: int) -> tuple[Normal, Tensor]:
 
 
 def truth(x: Normal, weight: Tensor, draws: int) -> Tensor:
-    """The posterior by draws."""
+    """Return the posterior by draws."""
     generator = torch.Generator().manual_seed(0)
     parts = [
         torch.softmax(x.sample(AT_ONCE, generator=generator) @ weight.T, -1).mean(0) for _ in range(draws // AT_ONCE)
@@ -60,7 +60,7 @@ def truth(x: Normal, weight: Tensor, draws: int) -> Tensor:
 
 
 def measure(draws: int) -> dict[str, dict[str, float]]:
-    """The divergences of all methods in all cases."""
+    """Measure the divergences of all methods in all cases."""
     found: dict[str, dict[str, float]] = {name: {} for name in posteriors()}
     for classes, variance in itertools.product(CLASSES, VARIANCES):
         instances = [instance(classes, variance, seed) for seed in range(INSTANCES)]
@@ -72,13 +72,13 @@ def measure(draws: int) -> dict[str, dict[str, float]]:
 
 
 def report(found: dict[str, dict[str, float]]) -> str:
-    """The table."""
+    """Return the table."""
     head = ["classes, variance", *next(iter(found.values()))]
     return table(head, [[name, *(f"{float(f'{x:.1g}'):g}" for x in row.values())] for name, row in found.items()])
 
 
 def main() -> None:
-    """Measure, print the table and write it down."""
+    """Measure, print the table and save it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--draws", type=int, default=400_000)
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))

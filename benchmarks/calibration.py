@@ -1,9 +1,9 @@
-"""What calibrated AP2 costs beside plain AP2, in the CIFAR network: eager and compiled, a batch and a single image.
+"""The cost of calibrated AP2 beside plain AP2, in the CIFAR network: eager and compiled, a batch and one image.
 
     python benchmarks/calibration.py --device cpu --out results/benchmarks
 
-All runs of a round follow one another, in turns forwards and backwards, so that what else the machine does meets all of
-them alike; only ratios within a round are told. A second run on another device adds to the file of the first.
+In each round all methods run one after the other, in alternating order, so that other work on the machine affects them
+alike; only ratios within a round are reported. A second run on another device adds to the file of the first.
 """
 
 import argparse
@@ -32,7 +32,7 @@ TITLE = "What calibrated AP2 costs beside plain AP2"
 
 
 class Plain(nn.Module):
-    """AP2 of a model, as a module like the calibrated one."""
+    """AP2 of a model as a module, like the calibrated one."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Plain(nn.Module):
 
 
 def measure(device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
-    """The ratios of all forms and batches."""
+    """Measure the ratios of all forms and batches."""
     model, _ = trained_networks.load(NETWORK)
     images = torch.randn(max(*options.batches, 8), 3, 32, 32, generator=torch.Generator().manual_seed(0))
     model, images = model.to(device), images.to(device)
@@ -54,7 +54,7 @@ def measure(device: torch.device, options: argparse.Namespace) -> dict[str, Any]
     with torch.no_grad(), progress(len(options.forms) * len(options.batches), "timing") as bar:
         for form, batch in itertools.product(options.forms, options.batches):
             given = images[:batch]
-            runs = {"plain": _on(model, given)} if form == "eager" else {}  # to compile it as well would tell nothing
+            runs = {"plain": _on(model, given)} if form == "eager" else {}  # compiling it would add nothing
             runs |= {name: _on(_made(method, form), given) for name, method in methods.items()}
             found[f"{form}, batch {batch}"] = _ratios(runs, options.rounds, options.seconds)
             bar.update(1)
@@ -71,7 +71,7 @@ def _on(run: Callable[..., Any], images: Tensor) -> Callable[[], Any]:
 
 
 def _ratios(runs: dict[str, Callable[[], Any]], rounds: int, seconds: float) -> dict[str, Any]:
-    """Quartiles over rounds of the time of AP2 over that of the plain network, and of calibrated AP2 over AP2's."""
+    """Return quartiles over rounds of the time ratios AP2 / plain network and calibrated AP2 / AP2."""
     for run in runs.values():
         run()  # compiles, and warms up
     repeats = max(1, round(0.05 / _time(runs["AP2"])))
@@ -107,7 +107,7 @@ def _finish() -> None:
 
 
 def report(data: dict[str, Any]) -> str:
-    """The table of all machines."""
+    """Return the table of all machines."""
     head = ["machine", "form", "AP2 / plain network", "calibrated AP2 / AP2", "rounds"]
     rows = []
     for measured in data["machines"].values():
@@ -126,7 +126,7 @@ def _cell(quartiles: list[float] | None) -> str:
 
 
 def main() -> None:
-    """Measure on a device, and write the numbers and the table."""
+    """Measure on a device, and save the numbers and the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))

@@ -39,7 +39,7 @@ CASES = {
 
 Predict = Callable[[Normal], Tensor]
 Stage = Callable[[Normal, Tensor], Predict]
-"""Fits a prediction of a target, of the shape of the value, to the value before it is corrected."""
+"""A function from an uncorrected value and a target of its shape to a fitted prediction of the target."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,15 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Case:
-    """A network, its noise, and images with the moments of many draws after every layer that mixes units."""
+class TrialNetwork:
+    """A network and its noise, to observe by draws and to propagate with corrections."""
 
     model: nn.Sequential
     variance: float | None
     dropout: bool
 
     def layers(self) -> list[nn.Module]:
-        """The layers, with dropout acting if it is to."""
+        """Return the layers, with dropout active if it is part of the noise."""
         self.model.eval()
         for module in self.model:
             if isinstance(module, nn.Dropout):
@@ -70,7 +70,7 @@ class Case:
 
     @torch.no_grad()
     def observe(self, images: Tensor, samples: int, at_once: int = 4096) -> tuple[dict[int, Estimate], Tensor]:
-        """The moments after every mixing layer, and the mean class probabilities, from so many draws."""
+        """Return the moments after every mixing layer, and the mean class probabilities, over `samples` draws."""
         layers, sums, probabilities, done = self.layers(), {}, 0.0, 0
         origin: dict[int, Tensor] = {}
         while done < samples:
@@ -96,7 +96,7 @@ class Case:
 
     @torch.no_grad()
     def propagate(self, images: Tensor, correct: Callable[[int, Normal], Normal]) -> dict[int, Normal]:
-        """AP2 with a correction after every mixing layer; gives the corrected values, and the output at -1."""
+        """Run AP2 with a correction after every mixing layer; return the corrected values, and the output at -1."""
         x: Any = Normal(images, self.variance or 0.0)
         found = {}
         for i, layer in enumerate(self.layers()):
@@ -107,8 +107,8 @@ class Case:
         return {**found, -1: x}
 
 
-def fit(case: Case, images: Tensor, truth: dict[int, Estimate], trial: Trial) -> dict[int, Any]:
-    """The predictions of a trial for every mixing layer."""
+def fit(case: TrialNetwork, images: Tensor, truth: dict[int, Estimate], trial: Trial) -> dict[int, Any]:
+    """Fit the predictions of a trial for every mixing layer."""
     found: dict[int, Any] = {}
 
     def learn(i: int, value: Normal) -> Normal:
@@ -132,7 +132,7 @@ def _fit_stages(stages: Sequence[Stage], value: Normal, target: Tensor) -> list[
 
 
 def apply(found: dict[int, Any], i: int, value: Normal) -> Normal:
-    """A value corrected by the predictions of its layer."""
+    """Correct a value by the predictions of its layer."""
     factors, shifts = found[i]
     variance = value.variance
     if factors:
@@ -144,12 +144,12 @@ def apply(found: dict[int, Any], i: int, value: Normal) -> Normal:
 
 
 def _units(x: Tensor) -> Tensor:
-    """Units as (channels, images and positions)."""
+    """Reshape units to (channels, images and positions)."""
     return x.transpose(0, 1).flatten(1)
 
 
 def _state(names: str) -> Callable[[Normal], Tensor]:
-    """Features of a unit's own state, by name, along a new first dimension; all are clipped."""
+    """Return a function that stacks features of a unit's own state, chosen by name, along a new first dimension."""
 
     def features(value: Normal) -> Tensor:
         log_v = value.variance.clamp(min=1e-20).log()
@@ -174,7 +174,7 @@ def _state(names: str) -> Callable[[Normal], Tensor]:
 
 
 def per_channel(names: str, weigh: float = 0.0, ridge: float = 1e-4) -> Stage:
-    """Least squares in each channel; units weigh as their variance to the power of `weigh`."""
+    """Fit least squares in each channel, with the variance to the power of `weigh` as weights."""
     features = _state(names)
 
     def stage(value: Normal, target: Tensor) -> Predict:
@@ -196,19 +196,19 @@ def per_channel(names: str, weigh: float = 0.0, ridge: float = 1e-4) -> Stage:
 
 
 def per_layer(value: Normal, target: Tensor) -> Predict:
-    """One factor for all units of a layer."""
+    """Fit one factor for all units of a layer."""
     mean = target.mean()
     return lambda value: mean.expand_as(value.loc)
 
 
 def per_position(value: Normal, target: Tensor) -> Predict:
-    """One factor for each position, whatever the channel."""
+    """Fit one factor for each position, for all channels."""
     mean = target.mean((0, 1))
     return lambda value: mean.expand_as(value.loc)
 
 
 def per_unit(value: Normal, target: Tensor) -> Predict:
-    """One factor for each channel and position, shrunk by what its error over the images is."""
+    """Fit one factor for each channel and position, shrunk by its error over the images."""
     error = target.var(0) / len(target)
     spread = (target.mean(0).square().mean() - error.mean()).clamp(min=0)
     mean = target.mean(0) * spread / (spread + error + 1e-12)
@@ -216,10 +216,10 @@ def per_unit(value: Normal, target: Tensor) -> Predict:
 
 
 def across(rank: int | None, names: str = "v a", more: str = "", components: int | None = None) -> Stage:
-    """Ridge regression on features of all channels at the position, its rank reduced; held-out images choose the ridge.
+    """Fit reduced-rank ridge regression on features of all channels at a position; held-out images choose the ridge.
 
-    `more` adds the features' means over the image or over 3 by 3 positions, or features of the layer's input under its
-    kernel; `components` takes only so many principal components of all of them.
+    `more` adds the means of the features over the image or over 3 by 3 positions, or features of the layer's input
+    under its kernel; `components` limits the features to that many principal components.
     """
 
     def rows(value: Any) -> Tensor:
@@ -264,12 +264,12 @@ def across(rank: int | None, names: str = "v a", more: str = "", components: int
 
 
 def _maps(value: Normal, names: str) -> Tensor:
-    """Features of all channels, along the channel dimension."""
+    """Return the features of all channels along the channel dimension."""
     return _state(names)(value).transpose(0, 1).flatten(1, 2)
 
 
 def _under_kernel(maps: Tensor, like: Normal) -> Tensor:
-    """The average of maps over roughly what a layer without padding sees of them."""
+    """Average maps over roughly the receptive field of a layer without padding."""
     return F.adaptive_avg_pool2d(maps, like.shape[2:])
 
 
@@ -332,9 +332,9 @@ FEW = {
 
 
 def score(
-    case: Case, images: Tensor, truth: dict[int, Estimate], classes: Tensor, found: dict[int, Any], oracle: bool
+    case: TrialNetwork, images: Tensor, truth: dict[int, Estimate], classes: Tensor, found: dict[int, Any], oracle: bool
 ) -> dict[str, float]:
-    """The figures of a trial on held-out images."""
+    """Measure a trial on held-out images."""
 
     def correct(i: int, value: Normal) -> Normal:
         return value.of(value.loc, truth[i].variance) if oracle else apply(found, i, value)
@@ -361,9 +361,9 @@ def score(
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All trials in all cases."""
+    """Measure all trials in all cases."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.backends.cudnn.allow_tf32 = False  # its 10 bits would round small noise away
+    torch.backends.cudnn.allow_tf32 = False  # the 10 bits of TF32 would round small noise away
     data = load("cifar10", options.root)
     results: dict[str, Any] = {}
     for title, (name, variance, dropout) in CASES.items():
@@ -373,7 +373,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             replace(part, mean=mean, std=std).batch(range(count))[0].to(device)
             for part, count in ((data.test, options.images), (data.train, max(options.calibrate)))
         )
-        case = Case(model.to(device), variance, dropout)
+        case = TrialNetwork(model.to(device), variance, dropout)
         torch.manual_seed(0)
         truth, classes = case.observe(test, options.samples)
         seen, _ = case.observe(train, options.calibration_samples)
@@ -399,7 +399,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def report(data: dict[str, Any]) -> str:
-    """The tables in Markdown."""
+    """Return the tables in Markdown."""
     lines = [f"# Trials of what a calibration depends on\n\n{(__doc__ or '').split(chr(10) * 2)[1]}\n"]
     lines.append(
         f"CIFAR network, {data['images']} held-out test images, {data['samples']} draws as the reference (floor of "
@@ -420,7 +420,7 @@ def report(data: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure and write."""
+    """Measure, and save the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--root", type=Path)
     parser.add_argument("--networks", type=Path)

@@ -1,16 +1,16 @@
-"""What normalization costs: a training step of the CIFAR-10 network without any, with batch and with analytic ones.
+"""The cost of normalization: a training step of the CIFAR-10 network with none, batch or analytic normalization.
 
 The step is that of `momentprop train`, on random images. Standard training has no noise; AP2 propagates dropout of 0.2.
-A fourth variant has a learned scale and shift in the place of each normalization: what analytic normalization costs
-more than that is the pass of statistics. That pass is also timed alone, with its gradients. The variants take turns,
-round by round, so that they share whatever else the machine does; what is told is the median over rounds, relative to
-the step without normalization.
+A fourth variant replaces each normalization by a learned scale and shift: the cost of analytic normalization beyond
+that is the pass of statistics. That pass is also timed alone, with its gradients. The variants take turns, round by
+round, so that other work on the machine affects all alike. The result is the median over rounds, relative to the step
+without normalization.
 
     python benchmarks/normalization.py            # on a GPU, or on the CPU if there is none
     python benchmarks/normalization.py --device cpu --modes eager --rounds 5 --steps 1
 
-The numbers go to `results/benchmarks/normalization.json`, with those of other devices and modes that are there already,
-and the table to `normalization.md`.
+The numbers go to `results/benchmarks/normalization.json`, beside those of other devices and modes, and the table to
+`normalization.md`.
 """
 
 import argparse
@@ -39,14 +39,14 @@ METHODS: dict[str, dict[str, Any]] = {
     "AP2": {"method": "ap2", "dropout": 0.2},
 }
 VARIANTS = {"none": "none", "batch": "bn", "affine": "analytic", "analytic": "analytic", "alone": "analytic"}
-"""The variants by name, and the normalization that their networks are built with."""
+"""The variants by name, with the normalization of their networks."""
 
 COLUMNS = {
     **{name: f"{name} / none" for name in ("batch", "affine", "analytic")},
     "statistics": "(analytic - affine) / none",
     "alone": "statistics alone, eager / none",
 }
-"""What is told of them."""
+"""The columns of the table."""
 
 MODES: dict[str, dict[str, Any]] = {
     "eager": {},
@@ -54,10 +54,10 @@ MODES: dict[str, dict[str, Any]] = {
     "graph": {"graph": True},
     "compiled-graph": {"compile": True, "graph": True},
 }
-"""How a step is run, as settings of `momentprop train`; graphs are for a GPU."""
+"""The ways to run a step, as settings of `momentprop train`; graphs need a GPU."""
 
 BATCH = 128
-WARM_UP = 4  # steps, which compile, record, and let the device choose its algorithms
+WARM_UP = 4  # steps that compile, record, and let the device choose its algorithms
 
 _NOTES = (
     f"A training step of the CIFAR-10 network with batches of {BATCH}: medians over rounds in which the variants take "
@@ -67,7 +67,7 @@ _NOTES = (
 
 
 def main() -> None:
-    """Measure, print the table, and write it down."""
+    """Measure, print the table, and save it."""
     options = arguments(__doc__)
     found = {f"{method}, {mode}": measure(method, mode, options) for method in METHODS for mode in options.modes}
     print(record("normalization", found, options, markdown))
@@ -76,7 +76,7 @@ def main() -> None:
 def record(
     name: str, found: dict[str, Any], options: argparse.Namespace, markdown: Callable[[dict[str, Any]], str]
 ) -> str:
-    """Write the cases of a device to a file, beside those of others that it has, and the table of all to another."""
+    """Add the cases of a device to the file of all devices, and write the table of all."""
     path = options.out / f"{name}.json"
     data = json.loads(path.read_text()) if path.exists() else {}
     about = {"torch": torch.__version__, "rounds": options.rounds, "steps": options.steps}
@@ -91,11 +91,11 @@ def record(
 
 
 def arguments(description: str | None) -> argparse.Namespace:
-    """What the caller chooses."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--modes", nargs="+", choices=MODES, help="by default all that the device has")
-    parser.add_argument("--rounds", type=int, default=15, help="how often each variant has its turn")
+    parser.add_argument("--modes", nargs="+", choices=MODES, help="by default all that the device supports")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each variant")
     parser.add_argument("--steps", type=int, default=20, help="training steps in a turn")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
     options = parser.parse_args()
@@ -113,7 +113,7 @@ def _device(name: str) -> str:
 
 
 def measure(method: str, mode: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The milliseconds of a step of each variant, and the quartiles of its ratio to that without normalization."""
+    """Measure the milliseconds of a step of each variant, and the quartiles of its ratio to `none`."""
     torch.compiler.reset()
     steps = {variant: stepper(method, variant, mode, options.device) for variant in VARIANTS}
     for step in steps.values():
@@ -135,12 +135,12 @@ class Affine(nn.Module):
         self.weight, self.bias = nn.Parameter(torch.ones(channels, 1, 1)), nn.Parameter(torch.zeros(channels, 1, 1))
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it."""
+        """Scale and shift the input."""
         return torch.addcmul(self.bias, input, self.weight)
 
 
 def stepper(method: str, variant: str, mode: str, device: str) -> Callable[[], None]:
-    """A function that makes one training step."""
+    """Return a function that makes one training step."""
     norm = VARIANTS[variant]
     given = {**METHODS[method], **MODES[mode]}
     config = Config(network="cifar", norm=norm, device=device, batch_size=BATCH, **given)
@@ -160,7 +160,7 @@ def stepper(method: str, variant: str, mode: str, device: str) -> Callable[[], N
 
 
 def statistics_alone(model: nn.Module) -> Callable[[], None]:
-    """A function that makes the pass of one pixel and its gradients."""
+    """Return a function that runs the pass of statistics and its gradients."""
     norms = [module for module in model.modules() if isinstance(module, AnalyticNorm)]
 
     def step() -> None:
@@ -173,7 +173,7 @@ def statistics_alone(model: nn.Module) -> Callable[[], None]:
 
 
 def timed(step: Callable[[], None], steps: int) -> float:
-    """The seconds of a step, over several of them."""
+    """Return the mean seconds of a step over several steps."""
     _wait()
     started = time.perf_counter()
     for _ in range(steps):
@@ -188,17 +188,17 @@ def _wait() -> None:
 
 
 def quartiles(numbers: list[float]) -> list[float]:
-    """The quartiles; one number is all of them."""
+    """Return the quartiles; a single number is all three."""
     return [numbers[0]] * 3 if len(numbers) == 1 else statistics.quantiles(numbers, n=4, method="inclusive")
 
 
 def rounded(x: float) -> float:
-    """As a file has it."""
+    """Round a number for a file."""
     return float(f"{x:.4g}")
 
 
 def markdown(data: dict[str, Any]) -> str:
-    """The table of all devices."""
+    """Return the table of all devices."""
     rows = [
         [device, about["torch"], case, f"{found['milliseconds']['none']:.3g} ms", *map(shown, found["ratio"].values())]
         for device, about in data.items()
@@ -209,7 +209,7 @@ def markdown(data: dict[str, Any]) -> str:
 
 
 def shown(found: list[float]) -> str:
-    """The quartiles in a table."""
+    """Format quartiles for a table."""
     low, median, high = found
     return f"{median:.3f} ({low:.3f} to {high:.3f})"
 

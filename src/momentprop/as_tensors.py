@@ -1,4 +1,4 @@
-"""A model with tensors in place of values as inputs and outputs, for runtimes that only know tensors."""
+"""Wraps a model so that its inputs and outputs are tensors, for runtimes that do not know values."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from momentprop.values import Normal, Value
 
 
 class AsTensors(nn.Module):
-    r"""A model as a function of two tensors, mean and variance, which returns the components of every output value.
+    r"""A model as a function of two tensors, mean and variance; it returns the components of every output value.
 
     >>> import torch, momentprop
     >>> model = momentprop.AsTensors(torch.nn.ReLU())

@@ -1,7 +1,7 @@
-r"""What can be done, on request, with an operation that has no rule.
+r"""Fallbacks for operations without a rule.
 
-None of these is used unless `propagate(fallback=...)` asks for it: a rule knows more about its operation. Elements of
-the result are taken as independent afterwards, as everywhere.
+They act only if `propagate(fallback=...)` asks for one, because a rule knows more about its operation. As everywhere,
+the elements of the result are assumed to be independent.
 """
 
 import itertools
@@ -11,35 +11,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentprop.dispatch import MissingRule, Operand, where
+from momentprop.dispatch import Kind, MissingRule, Operand, where
 from momentprop.dispatch.context import Fallback
+from momentprop.dispatch.rule_table import operation_named
 from momentprop.kernels.quadrature import quadrature as quadrature_kernel
 from momentprop.torch_compat import pytrees as pytree
-from momentprop.values import Normal
+from momentprop.values import Independent
 
 DRAWS = 512
-"""The number of draws of `monte_carlo`; a deviation is then off by 3 %."""
+"""The number of draws of `monte_carlo`, which gives a deviation to 3 %."""
 
 DIRECTIONS = 64
-"""The number of random directions of `linearize` where there are more inputs than that."""
+"""The number of random directions of `linearize`, used if there are more inputs than that."""
 
 
 def quadrature(
     kind: type[Operand], function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Moments of an elementwise operation by quadrature; any other kind of operation is refused.
+    """Moments of an elementwise operation by quadrature; other operations raise an error.
 
     Error: 1e-5 for smooth functions, 0.07 at kinks away from zero, 0.7 at jumps there
     """
     if torch.compiler.is_compiling():
         raise MissingRule(
-            "whether an operation is elementwise cannot be checked while compiling: register a rule for it"
+            "quadrature cannot check while compiling whether an operation is elementwise: register a rule for it"
         )
     plain = _Plain(kind, function, args, kwargs)
-    if len(plain.values) > 1 or not _is_elementwise(plain, plain.values[0].loc):
+    if len(plain.values) > 1 or not _is_elementwise(function, plain):
         raise MissingRule(
             f"{function.__name__!r} at {where()} has no rule and is not a function of each element of one value, "
-            "so that quadrature cannot help: try fallback='monte_carlo'"
+            "so quadrature cannot help: try fallback='monte_carlo'"
         )
     return plain.result(lambda _: plain.values[0].through(quadrature_kernel(plain), plain))
 
@@ -47,7 +48,7 @@ def quadrature(
 def monte_carlo(
     kind: type[Operand], function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Moments of any operation from draws of its inputs, by which they can also be differentiated.
+    """Moments of any operation from draws of its inputs; gradients flow through the draws.
 
     Error: 3 % of the deviation and 4 % of a deviation of the mean, at random
     """
@@ -57,11 +58,11 @@ def monte_carlo(
         draws: Sequence[Tensor] = torch.func.vmap(
             lambda *drawn: tuple(_floating(plain(*drawn))), randomness="different"
         )(*inputs)
-    except Exception:  # what `vmap` does not know is done one by one
+    except Exception:  # without support by `vmap`, draw by draw
         singly = [_floating(plain(*drawn)) for drawn in zip(*inputs, strict=True)]
         draws = [torch.stack(together) for together in zip(*singly, strict=True)]
 
-    def moments(i: int) -> Normal:
+    def moments(i: int) -> Independent:
         variance, mean = torch.var_mean(draws[i], 0)
         return plain.values[0].of(mean, variance)
 
@@ -71,8 +72,8 @@ def monte_carlo(
 def linearize(kind: type[Operand], function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     r"""Moments of a differentiable operation to first order, $\sigma'^2_j = \sum_i J_{ji}^2\sigma_i^2$.
 
-    The squares are averaged over directions of random signs, $E(\sum_i J_{ji}\sigma_i\epsilon_i)^2$, which is exact for
-    elementwise operations, or taken input by input if these are few.
+    With many inputs, the squares are averaged over directions of random signs, $E(\sum_i J_{ji}\sigma_i\epsilon_i)^2$,
+    which is exact for elementwise operations. With few, each input is a direction of its own.
 
     Error: of second order in the deviations; beside it, with more than 64 inputs of which several matter to an output,
     9 % of the deviation at random
@@ -98,7 +99,7 @@ _FALLBACKS: dict[str, Fallback] = {"quadrature": quadrature, "monte_carlo": mont
 
 
 def named(fallback: str | Fallback | None) -> Fallback | None:
-    """The fallback of this name; one that is not named is itself."""
+    """Return the fallback with this name; anything but a name is returned unchanged."""
     if not isinstance(fallback, str):
         return fallback
     if fallback not in _FALLBACKS:
@@ -107,23 +108,23 @@ def named(fallback: str | Fallback | None) -> Fallback | None:
 
 
 class _Plain:
-    """An operation as a function of the tensors that stand for the values among its arguments."""
+    """An operation as a function of plain tensors, which replace the values among its arguments."""
 
     def __init__(
         self, kind: type[Operand], function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
-        if not issubclass(kind, Normal):
+        if not issubclass(kind, Independent):
             kind.without_rule(function, args, kwargs)
         self.function = function
         self.leaves, self.structure = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=_is_value)
         self.places = [i for i, leaf in enumerate(self.leaves) if _is_value(leaf)]
-        self.values: list[Normal] = [self.leaves[place] for place in self.places]
+        self.values: list[Independent] = [self.leaves[place] for place in self.places]
         means = [value.loc.clone() for value in self.values]
         self.at_means = self._apply(means)
-        self.in_place = self.at_means is means[0]  # such operations give what they were given
+        self.in_place = self.at_means is means[0]  # an in-place operation returns its first argument
 
     def __call__(self, *tensors: Tensor) -> Any:
-        return self._apply([tensor.clone() for tensor in tensors])  # an in-place operation writes into them
+        return self._apply([tensor.clone() for tensor in tensors])  # an in-place operation writes into its input
 
     def _apply(self, tensors: Sequence[Tensor]) -> Any:
         filled = list(self.leaves)
@@ -132,8 +133,8 @@ class _Plain:
         args, kwargs = pytree.tree_unflatten(filled, self.structure)
         return self.function(*args, **kwargs)
 
-    def result(self, moments: Callable[[int], Normal]) -> Any:
-        """What the operation gives, with `moments(i)` for its `i`-th floating-point tensor, put back if in place."""
+    def result(self, moments: Callable[[int], Independent]) -> Any:
+        """Return the result with `moments(i)` as its `i`-th floating-point tensor; in place, write it back."""
         if self.in_place:
             target, made = self.values[0], moments(0)
             if target.memory:
@@ -144,8 +145,14 @@ class _Plain:
         return pytree.tree_map(lambda leaf: moments(next(count)) if _is_floating(leaf) else leaf, self.at_means)
 
 
-def _is_elementwise(plain: _Plain, x: Tensor) -> bool:
-    """Whether changing every second element changes no other element of the result."""
+def _is_elementwise(function: Callable[..., Any], plain: _Plain) -> bool:
+    """Return whether an operation is elementwise, by the rule table or by a probe.
+
+    The probe changes every second element, and checks whether any other element of the result changes.
+    """
+    operation, x = operation_named(function.__name__), plain.values[0].loc
+    if operation.declared:
+        return operation.kind is Kind.ELEMENTWISE
     with torch.no_grad():
         changed = (torch.arange(x.numel(), device=x.device) % 2 == 0).reshape(x.shape)
         before, after = plain(x), plain(torch.where(changed, x + 0.5 * (1 + x.abs()), x))
@@ -155,7 +162,7 @@ def _is_elementwise(plain: _Plain, x: Tensor) -> bool:
 
 
 def _directions(means: tuple[Tensor, ...]) -> tuple[list[tuple[Tensor, ...]], float]:
-    """Along which to differentiate, and by what their squares are weighed: each input, or random signs."""
+    """Return the JVP directions, each input or random signs, and the weight of their squares."""
     if sum(mean.numel() for mean in means) > DIRECTIONS:
         signs = [tuple(torch.randint_like(mean, 2) * 2 - 1 for mean in means) for _ in range(DIRECTIONS)]
         return signs, 1 / DIRECTIONS

@@ -1,9 +1,9 @@
-r"""Treats a value as lognormal, for functions that have no moments under a normal distribution.
+r"""The lognormal model, for functions that have no moments under a normal distribution.
 
-A normal variable is negative with some probability, so its logarithm, square root and real powers have no moments (and
-its reciprocal none either). Their rules treat $X$ as lognormal with the same mean and variance instead. This changes
-the model; it is not an approximation within it. For a coefficient of variation $\sigma/\mu$ of 0.1 the deviation of the
-result differs by 1 to 3 % from that of a truncated normal variable, for 0.2 by 3 to 21 %.
+A normal variable is negative with some probability, so its logarithm, square root and real powers have no moments.
+Neither does its reciprocal. Their rules treat $X$ as lognormal with the same mean and variance. This changes the model;
+it is not an approximation within it. For a coefficient of variation $\sigma/\mu$ of 0.1, the deviation of the result
+differs by 1 to 3 % from that of a truncated normal variable, for 0.2 by 3 to 21 %.
 """
 
 import warnings

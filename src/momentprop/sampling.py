@@ -1,7 +1,7 @@
 r"""Streams of draws and their running moments.
 
-Moments are accumulated in float64 by the pairwise update of central moments, so that many draws or a large mean cost
-no digits. No draw is kept.
+Moments are accumulated in float64 by the pairwise update of central moments, so that neither many draws nor a large
+mean cost digits. No draw is stored.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ from torch.overrides import TorchFunctionMode
 from momentprop.values import Estimate
 
 MEMORY = 2**29
-"""The memory in bytes for the tensors of draws that are made together.
+"""The memory, in bytes, for the tensors of the draws that `vmap` makes at once.
 
-On a GPU it is a sixteenth of the free memory, if that is more: many small steps would leave the GPU idle.
+On a GPU it is a sixteenth of the free memory if that is more, because many small steps would leave the GPU idle.
 """
 
 Draw = Callable[[], Sequence[Tensor]]
-"""Makes one draw of several tensors."""
+"""A function that makes one draw of several tensors."""
 
 
 class RunningMoments:
@@ -51,7 +51,7 @@ class RunningMoments:
             b2, b3, b4 = self.powers
             total, d = n + m, mean - self.mean
             mean = self.mean + d * (m / total)
-            # the old draws have weight n, the new ones m
+            # n is the weight of the old draws, m that of the new ones
             a4 = (
                 (a4 + b4 + d**4 * (n * m * (n * n - n * m + m * m) / total**3))
                 + 6 * d * d * (n * n * a2 + m * m * b2) / total**2
@@ -63,10 +63,10 @@ class RunningMoments:
             self.count, self.mean, self.powers = n + m, mean, (a2, a3, a4)
 
     def estimate(self, dtype: torch.dtype) -> Estimate:
-        r"""Mean, unbiased variance and their standard errors.
+        r"""Return mean, unbiased variance and their standard errors.
 
         The error of the variance is $\sqrt{(\mu_4 - \sigma^4(n-3)/(n-1))/n}$, with the fourth central moment $\mu_4$
-        and the biased variance $\sigma^2$ of the draws: with the unbiased one, a fair coin would have no error.
+        and the biased variance $\sigma^2$ of the draws. With the unbiased one, a fair coin would have no error.
         """
         n = self.count
         variance = self.powers[0] / (n - 1)
@@ -76,7 +76,7 @@ class RunningMoments:
 
 
 class _Bytes(TorchFunctionMode):
-    """Counts the bytes of all tensors that operations make."""
+    """Counts the bytes of all tensors that operations return."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class _Bytes(TorchFunctionMode):
 
 
 def stream(draw: Draw, samples: int, *, together: bool = True, title: str = "sampling") -> list[Estimate]:
-    """Estimate the moments of `draw`'s tensors from a number of draws."""
+    """Estimate the moments of the tensors of `draw` from a number of draws."""
     moments: list[RunningMoments] = []
     dtypes: list[torch.dtype] = []
     with torch.no_grad():
@@ -112,7 +112,7 @@ def stream(draw: Draw, samples: int, *, together: bool = True, title: str = "sam
 def chunks(draw: Draw, samples: int, *, together: bool = True, title: str = "sampling") -> Iterator[Sequence[Tensor]]:
     """Make draws and yield some at a time, stacked along a new first dimension.
 
-    If `together` is set and torch can, `vmap` makes several draws at once, within `MEMORY`.
+    If `together` is set and torch supports it, `vmap` makes several draws at once, as many as `MEMORY` allows.
     """
     with progress(samples, title) as bar:
         with _Bytes() as counted:
@@ -135,17 +135,17 @@ def _budget(device: torch.device) -> int:
 
 
 def _several(draw: Draw, count: int) -> Sequence[Tensor] | None:
-    """Independent draws, stacked, or None if the model does something that `vmap` does not support."""
+    """Return stacked independent draws, or None if `vmap` does not support the model."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns about operations that it runs one by one
+            warnings.simplefilter("ignore")  # torch warns of operations that it cannot batch
             return torch.func.vmap(lambda _: tuple(draw()), randomness="different")(torch.arange(count))
-    except Exception:  # a single draw worked, so the model is not at fault
+    except Exception:  # a single draw worked, so the fault is with `vmap`
         return None
 
 
 def progress(total: int, title: str) -> Any:
-    """A progress bar that appears, on a terminal, after two seconds."""
+    """Return a progress bar that appears after two seconds, on a terminal only."""
     try:
         from tqdm.auto import tqdm  # type: ignore[import-untyped]
     except ImportError:

@@ -140,7 +140,7 @@ def test_one_sentence_says_how_to_get_the_experiments(name, arguments, capsys, m
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == (
-        f"momentprop: `momentprop {name}` is a command of the experiments, which are not installed: clone the "
+        f"momentprop: `momentprop {name}` belongs to the experiments, which are not installed: clone the "
         "repository and run `make`, or `pip install ./experiments` inside the clone\n"
     )
     assert cli.main(["--help"]) == 0

@@ -82,15 +82,18 @@ def test_dropout_methods_and_class_names_are_options(folder, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nets", "--data", "x.npy"], "'nets' names no factory: write MODULE:FACTORY"),
+        (["nets", "--data", "x.npy"], "'nets' does not name a factory: write MODULE:FACTORY"),
         (["nothere:small", "--data", "x.npy"], "cannot import 'nothere': No module named 'nothere'"),
         (["nets:large", "--data", "x.npy"], "the module 'nets' has no 'large'"),
-        (["nets:number", "--data", "x.npy"], "nets:number() gives a int, but must give an nn.Module"),
+        (["nets:number", "--data", "x.npy"], "nets:number() returns a int, but must return an nn.Module"),
         (["nets:broken", "--data", "x.npy"], "nets:broken() failed: no weights"),
         (["nets:small", "--data", "no.npy"], "there is no file no.npy"),
         (["nets:small", "--data", "nets.py"], "cannot read nets.py: the name of the file must end in .npy or .pt"),
         (["nets:small", "--data", "text.npy"], "cannot read text.npy: "),
-        (["nets:small", "--data", "scalar.npy"], "scalar.npy holds no tensor with a first dimension of inputs"),
+        (
+            ["nets:small", "--data", "scalar.npy"],
+            "scalar.npy must hold a tensor with the inputs along its first dimension",
+        ),
         (["nets:small", "--data", "wide.npy"], "the network does not take an input of shape (6, 17)"),
         (["nets:small", "--data", "x.npy", "--weights", "other.safetensors"], "does not fit the network: "),
         (["nets:small", "--data", "x.npy", "--weights", "no.pt"], "there is no file no.pt"),

@@ -96,5 +96,5 @@ def test_other_numbers_of_channels_are_refused_with_the_path() -> None:
     with pytest.raises(ValueError, match="takes 3 channels, but the statistics have 4") as caught:
         dataset_statistics(model, statistics_of())
     assert "module '0' (Conv2d)" in caught.value.__notes__[0]
-    with pytest.raises(ValueError, match="takes 5 features, which are no multiple of the 2 channels"):
+    with pytest.raises(ValueError, match="takes 5 features, which is not a multiple of the 2 channels"):
         dataset_statistics(model, statistics_of(3))

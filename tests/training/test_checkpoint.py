@@ -207,7 +207,7 @@ def test_a_checkpoint_of_another_model_or_other_data_is_refused(tmp_path):
 
 def test_a_folder_with_a_run_is_refused_unless_overwritten(tmp_path):
     content = _run(tmp_path / "run")
-    with pytest.raises(CheckpointError, match="holds a run already: go on with it by `--resume`"):
+    with pytest.raises(CheckpointError, match="already holds a run: continue it with `--resume`"):
         _fit(_model(), tmp_path / "run")
     assert (tmp_path / "run" / FILE).read_bytes() == content
     (tmp_path / "run" / "result.json").write_text("old")

@@ -61,7 +61,7 @@ def test_the_evaluation_follows_the_training_by_default(method, evaluation, expe
         ({"samples": 1}, "samples must be at least 2, but is 1"),
         (
             {"amp": True, "dtype": "float64"},
-            "amp computes in half precision, which makes no sense with dtype 'float64'",
+            "amp computes in half precision and needs dtype 'float32', but dtype is 'float64'",
         ),
         ({"ephocs": 3}, "there is no setting 'ephocs': did you mean 'epochs'"),
         ({"zzz": 3}, "there is no setting 'zzz'$"),

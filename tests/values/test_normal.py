@@ -233,5 +233,5 @@ def test_intervals_hold_their_probability():
         drawn = value.sample(100_000, generator=torch.Generator().manual_seed(0))
         assert ((drawn > low) & (drawn < high)).double().mean() == pytest.approx(0.9, abs=0.005)
     for p in (0.0, 1.0, -0.5, 1.5):
-        with pytest.raises(ValueError, match="the probability of an interval lies between 0 and 1"):
+        with pytest.raises(ValueError, match="the probability of an interval must lie between 0 and 1"):
             _x().interval(p)

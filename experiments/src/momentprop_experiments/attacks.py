@@ -1,7 +1,7 @@
-r"""Gradient attacks on a classifier, whatever the method that gives its class posterior.
+r"""Gradient attacks on a classifier, for any method that computes its class posterior.
 
-An attack lowers the log-likelihood $\log q(y^*\,|\,x)$ of the true class by the very method that is attacked:
-none hides behind a gradient that is not its own.
+An attack lowers the log-likelihood $\log q(y^*\,|\,x)$ of the true class under the method that is attacked, so no
+method hides behind the gradient of another.
 """
 
 import math
@@ -17,11 +17,11 @@ from momentprop.propagate import Family, propagate
 from momentprop.values import Sample
 
 LogPosterior = Callable[[Tensor], Tensor]
-"""From images to the logarithm of their class probabilities, of shape (images, classes)."""
+"""A function from images to the logarithms of their class probabilities, of shape (images, classes)."""
 
 
 def by_means(model: nn.Module) -> LogPosterior:
-    """The class posterior of AP1: the softmax of a model in evaluation mode."""
+    """Return the class posterior of AP1: the softmax of a model in evaluation mode."""
     return lambda x: model(x).log_softmax(-1)
 
 
@@ -32,7 +32,7 @@ def by_moments(
     softmax: PosteriorMethod | None = None,
     calibration: Calibration | None = None,
 ) -> LogPosterior:
-    """The class posterior of AP2, for inputs of this variance, with the corrections of a calibration if given."""
+    """Return the class posterior of AP2 for inputs of this variance, corrected by a calibration if one is given."""
 
     def log_posterior(x: Tensor) -> Tensor:
         output = propagate(model, x, input_variance=variance, family=family, calibration=calibration)
@@ -42,9 +42,9 @@ def by_moments(
 
 
 def by_draws(model: nn.Module, variance: float, draws: int) -> LogPosterior:
-    """The mean of the class probabilities of draws of the inputs and of all units, which have their own gradients.
+    """Return the mean class probabilities over draws of the inputs and of all units.
 
-    The gradient is that of the mean of the draws; random units give it by their straight-through estimate.
+    Its gradient is that of the mean of the draws; random units use their straight-through estimate.
     """
 
     def log_posterior(x: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ def by_draws(model: nn.Module, variance: float, draws: int) -> LogPosterior:
 
 
 def gradient_sign(log_posterior: LogPosterior, x: Tensor, labels: Tensor) -> Tensor:
-    r"""The sign of $-\nabla_x \log q(y^*\,|\,x)$, the direction of the fast gradient sign method."""
+    r"""Return the sign of $-\nabla_x \log q(y^*\,|\,x)$, the direction of the fast gradient sign method."""
     given = x.detach().requires_grad_()
     with torch.enable_grad():
         likelihood = log_posterior(given).gather(-1, labels[:, None]).sum()
@@ -66,9 +66,9 @@ def gradient_sign(log_posterior: LogPosterior, x: Tensor, labels: Tensor) -> Ten
 
 
 def projected_descent(log_posterior: LogPosterior, x: Tensor, labels: Tensor, most: float, steps: int = 10) -> Tensor:
-    r"""Images within `most` of `x` in the maximum norm, reached in so many steps of 2.5 `most` / `steps` each.
+    r"""Return attacked images within `most` of `x` in the maximum norm, after `steps` steps of 2.5 `most` / `steps`.
 
-    This is projected gradient descent on the log-likelihood (Madry and others 2018), begun at `x`.
+    This is projected gradient descent on the log-likelihood (Madry and others 2018), started at `x`.
 
     >>> import torch
     >>> from momentprop_experiments.attacks import by_means, projected_descent

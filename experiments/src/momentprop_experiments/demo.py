@@ -1,9 +1,9 @@
 r"""The showcase, `momentprop demo`: how accurate the propagation is on LeNet.
 
-Three trained LeNets, each random in its own way, read handwritten digits: one gets noisy pixels, one drops units, and
-the units of one are coins. `momentprop.check` compares AP1 (a standard network) and AP2 (means and variances, in one
-pass) with Monte Carlo at every layer, before and after `momentprop.calibrate` has corrected AP2 by a few draws. The
-tables are printed, and reports to open in a browser are written.
+Three trained LeNets read handwritten digits, each random in its own way: one has noisy pixels, one drops units, and
+one has random binary units. `momentprop.check` compares AP1 (a standard network) and AP2 (means and variances, in one
+pass) with Monte Carlo at every layer, before and after `momentprop.calibrate` corrects AP2 with a few draws. The demo
+prints the tables and writes reports for a browser.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ OUT = Path("demo")
 """The folder of the reports."""
 
 FIT_IMAGES, FIT_DRAWS = 64, 200
-"""How many training digits and draws a calibration takes, or fewer draws if the check takes fewer."""
+"""The number of training digits and draws of a calibration; a check with fewer draws calibrates with fewer too."""
 
 
 @dataclass(frozen=True)
 class Showcase:
-    """A network, what is random in it, and how it is trained if the repository's weights are not at hand."""
+    """A network, its noise, and how to train it if the weights of the repository are not available."""
 
     name: str
     title: str
@@ -99,15 +99,15 @@ def register(app: typer.Typer) -> None:
 def main(
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the reports.")] = OUT,
     *,
-    images: Annotated[int, typer.Option(min=1, help="How many test digits to check.")] = 128,
-    draws: Annotated[int, typer.Option(min=2, help="How many draws of the noise to compare with.")] = 500,
+    images: Annotated[int, typer.Option(min=1, help="Test digits to check.")] = 128,
+    draws: Annotated[int, typer.Option(min=2, help="Draws of the noise to compare with.")] = 500,
     training: Annotated[
-        int | None, typer.Option(min=1, help="Train with so many digits, if there are no trained networks at hand.")
+        int | None, typer.Option(min=1, help="Digits to train with, if no trained networks are available.")
     ] = None,
 ) -> list[Entry]:
     """Show how accurate the propagation is: three LeNets against Monte Carlo, in about a minute.
 
-    Prints the figures of every layer, and writes reports to read in a browser.
+    Prints the errors at every layer, and writes reports for a browser.
     """
     started = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
@@ -143,12 +143,12 @@ def _run(case: Showcase, data: Dataset, out: Path, count: int, draws: int, train
 def network(
     case: Showcase, data: Dataset, count: int, training: int | None = None
 ) -> tuple[nn.Module, Tensor, Tensor, str]:
-    """A trained network, so many test images as it expects them, some training images, and where it is from."""
+    """Return a trained network, normalized test and training images, and the code that loads the network."""
     path = trained_networks.find(case.kept)
     if path is not None:
         try:
             model, about = trained_networks.load(case.kept)
-        except ImportError:  # weights are read by safetensors, which an installation may lack
+        except ImportError:  # safetensors, which reads the weights, may not be installed
             path = None
         else:
             mean, std = (torch.tensor(about[part]) for part in ("mean", "std"))
@@ -161,7 +161,7 @@ def network(
 
 
 def trained(case: Showcase, data: Dataset, count: int | None = None) -> nn.Module:
-    """Train a network on embedded digits, normalized, for a few epochs."""
+    """Train a network on the embedded digits, normalized, for a few epochs."""
     torch.manual_seed(0)
     images, labels = data.train.batch(slice(count))
     print(f"Training a LeNet on {len(labels):,} embedded digits.", flush=True)
@@ -175,14 +175,14 @@ def trained(case: Showcase, data: Dataset, count: int | None = None) -> nn.Modul
 
 @torch.no_grad()
 def _uncertain(model: nn.Module, images: Tensor, case: Showcase, count: int = 3) -> list[int]:
-    """Which images to show: those whose class is the least certain."""
+    """Return the images to show: those with the least certain class."""
     logits = momentprop.propagate(model, images, **case.noise)
     most = momentprop.functional.class_posterior(logits, -1, "race").loc.amax(-1)
     return [int(i) for i in most.argsort()[:count]]
 
 
 def _layers(report: Report) -> str:
-    """The figures of every layer, briefly."""
+    """Return a short table of the errors at every layer."""
     head = ["layer", "means off by: AP1", "AP2", "calibrated", "floor", "deviations: AP2", "calibrated"]
     rows = []
     for name, module in report.rows.items():

@@ -1,4 +1,4 @@
-"""How all figures look: one style, lines that differ in more than their colour, PNG and SVG files."""
+"""The look of all figures: one style, lines that differ in more than colour, PNG and SVG files."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ STYLE: dict[Any, Any] = {
     "legend.fontsize": 8,
     "legend.frameon": False,
     "lines.linewidth": 1.5,
-    "svg.fonttype": "none",  # text stays text, and the file small
-    "svg.hashsalt": "momentprop",  # the same figure is the same file
+    "svg.fonttype": "none",  # keeps text as text, and the file small
+    "svg.hashsalt": "momentprop",  # makes the file reproducible
 }
 
 LINES: dict[str, dict[str, Any]] = {
@@ -37,17 +37,17 @@ LINES: dict[str, dict[str, Any]] = {
     "AP2 (default)": {"color": "#1f4e9c", "linestyle": "-", "linewidth": 2.4, "zorder": 1.9},
     "sampling": {"color": "0.45", "linestyle": "-"},
 }
-"""The line of each method, the same in every figure; in grey the dashes tell them apart."""
+"""The line of each method, the same in every figure; without colour, the dashes tell them apart."""
 
 SHADES = ("#93b5e1", "#6f98d2", "#4c79ba", "#2a5598", "#0b2a5b")
-"""An ordered series, from light to dark."""
+"""Colours of an ordered series, from light to dark."""
 
 DASHES: tuple[Any, ...] = ((0, (1, 1)), (0, (3, 1.5)), "-.", (0, (7, 2)), "-")
 """The dashes that go with `SHADES`."""
 
 
 def require() -> None:
-    """Raise an `ImportError` that says what to install, if figures cannot be drawn."""
+    """Raise an `ImportError` that says what to install if matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -55,7 +55,7 @@ def require() -> None:
 
 
 def draw(out: Path, name: str, size: tuple[float, float], plot: Callable[["Figure"], None]) -> list[Path]:
-    """Let `plot` draw on a figure of a size in inches, and save it as `out/name.png` and `out/name.svg`."""
+    """Make a figure of this size in inches, let `plot` draw on it, and save `out/name.png` and `out/name.svg`."""
     require()
     import matplotlib
     from matplotlib.figure import Figure
@@ -78,8 +78,8 @@ def logarithmic(axis: "Axes", ticks: Sequence[float]) -> None:
 
 
 def _save_png(figure: "Figure", path: Path) -> None:
-    """Save a figure with few colours: it looks the same, and the file is smaller."""
-    from PIL import Image  # it comes with matplotlib
+    """Save a figure with 256 colours, which looks the same and makes a smaller file."""
+    from PIL import Image  # a dependency of matplotlib
 
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=130)

@@ -1,8 +1,8 @@
-"""The repository that these experiments belong to: where its folder `results` is.
+"""Find the folder `results` of the repository.
 
-`results/networks` holds trained networks and `results/paper` the tables and figures. Neither is part of an installed
-package, so both are found only in a clone of the repository: the one that this file lies in (as after `make`, which
-installs the package editable), or else the one that the command is run in.
+`results/networks` holds trained networks, and `results/paper` the tables and figures. Neither is part of an installed
+package, so both exist only in a clone of the repository: the clone that contains this file (`make` installs the package
+editable), or else the clone that contains the working directory.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from momentprop.errors import UserError
 
 
 def find_results() -> Path | None:
-    """Return the folder `results` of the repository, or None outside of a clone."""
+    """Return the folder `results` of the repository, or None outside a clone."""
     for root in (*Path(__file__).resolve().parents, Path.cwd(), *Path.cwd().parents):
         if (root / "experiments" / "pyproject.toml").is_file() and (root / "results").is_dir():
             return root / "results"
@@ -22,5 +22,5 @@ def results_folder() -> Path:
     """Return the folder `results` of the repository, or raise a `UserError` that says how to get it."""
     found = find_results()
     if found is None:
-        raise UserError("the folder `results` is not here: clone the repository, and run the command inside the clone")
+        raise UserError("cannot find the folder `results`: clone the repository, and run the command inside the clone")
     return found

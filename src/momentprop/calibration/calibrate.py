@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from momentprop.calibration.calibration import Calibration, Noise, Quality, dropout_acts
+from momentprop.calibration.calibration import Calibration, FitNoise, Quality, dropout_acts
 from momentprop.calibration.corrections import COUNT, Features
 from momentprop.calibration.fingerprint import Fingerprint
 from momentprop.calibration.fit import PlaceFit, at_level, summed, survey
@@ -92,7 +92,7 @@ def calibrate(
     return Calibration(
         tuple(dataclasses.replace(place, corrected=place in fitted, rank=ranks.get(place, 0)) for place in places),
         features,
-        Noise(
+        FitNoise(
             tuple(each if isinstance(each, float) else mean for each, (_, mean) in zip(levels, found, strict=True)),
             isinstance(levels[0], float),
             dropout_acts(model, dropout),

@@ -36,7 +36,7 @@ class CalibrationWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Noise:
+class FitNoise:
     """The noise of a fit."""
 
     levels: tuple[float, ...]  # mean variances of the input, in ascending order
@@ -65,7 +65,7 @@ class Calibration:
 
     places: tuple[Place, ...]
     features: Features
-    noise: Noise
+    noise: FitNoise
     numbers: Tensor  # shape: (levels, all numbers of all places)
     quality: dict[str, list[Quality]]  # by `str(place)`
     about: dict[str, Any]  # the fit: inputs, samples, seed, versions
@@ -156,7 +156,7 @@ class Calibration:
         return cls(
             tuple(Place(**{**place, "dims": tuple(place["dims"])}) for place in content["places"]),
             content["features"],
-            Noise(**{**content["noise"], "levels": tuple(content["noise"]["levels"])}),
+            FitNoise(**{**content["noise"], "levels": tuple(content["noise"]["levels"])}),
             numbers,
             {
                 place: [Quality(**{**q, "factors": tuple(q["factors"])}) for q in found]

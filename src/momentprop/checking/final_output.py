@@ -9,7 +9,7 @@ from torch import Tensor
 
 from momentprop.checking.accumulators import Histogram
 from momentprop.functional.posterior import class_posterior
-from momentprop.rules.reductions.softmax import MOST_RACING
+from momentprop.rules.reductions.softmax import MOST_RACING_INDEPENDENT
 from momentprop.sampling import RunningMoments
 from momentprop.values import Categorical, Certain, Estimate, Normal
 from momentprop.values.uncertain import Uncertain
@@ -142,7 +142,7 @@ def log_posteriors(value: Any, dim: int, is_probability: bool) -> dict[str, Tens
         found = {"kl": value.loc.double().movedim(dim, -1).log()}
     elif isinstance(value, Uncertain):
         normal: Any = Normal.of(value.loc.double(), value.variance.double())
-        few = normal.shape[dim] <= MOST_RACING
+        few = normal.shape[dim] <= MOST_RACING_INDEPENDENT
         methods: tuple[Any, ...] = ("simplified", "logistic", "race") if few else ("simplified", "fast")
         found = {f"kl_{method}": class_posterior(normal, dim, method).logits for method in methods}
     else:

@@ -1,8 +1,7 @@
-"""The command `momentprop`: accuracy of a network, data sets, and what other packages add.
+"""The command `momentprop`: checks the accuracy of a network, fetches data sets, and runs commands of other packages.
 
-Each module of this folder is one command, with a function `register` that adds it. `main` turns what a user can do
-wrong into one line on the standard error and the exit status 2; everything else is a bug of ours, and keeps its
-traceback.
+Each module of this folder is one command, with a function `register` that adds it. `main` turns a mistake of the user
+into one line on the standard error and the exit status 2. Any other error is a bug of ours and keeps its traceback.
 """
 
 import sys
@@ -10,11 +9,11 @@ from collections.abc import Sequence
 
 from momentprop.errors import UserError
 
-_FAILURE = 2  # the exit status of what the user can set right
+_FAILURE = 2  # the exit status of a mistake that the user can fix
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command with arguments, by default those it was called with; return its exit status."""
+    """Run the command, by default with the arguments of the process, and return its exit status."""
     try:
         from momentprop.cli.app import run
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""The command with all of its sub-commands: those of the library, and those that other packages add.
+"""The command with all its sub-commands: those of the library, and those that other packages add.
 
-A package adds commands by entry points in the group `momentprop.commands`. The name of an entry point is that of the
-command, and its object a function `register(app)`, as the modules of this folder have.
+A package adds commands with entry points in the group `momentprop.commands`. An entry point has the name of its command
+and refers to a function `register(app)`, like those of the modules in this folder.
 """
 
 import platform
@@ -17,23 +17,23 @@ from momentprop.cli import check, data
 from momentprop.errors import UserError
 
 GROUP = "momentprop.commands"
-"""The group of the entry points."""
+"""The group of entry points that add commands."""
 
 EXPERIMENTS = ("demo", "paper", "train")
 """The commands of the package `momentprop_experiments`."""
 
 _NOT_INSTALLED = (
-    "`momentprop {name}` is a command of the experiments, which are not installed: clone the repository and run "
+    "`momentprop {name}` belongs to the experiments, which are not installed: clone the repository and run "
     "`make`, or `pip install ./experiments` inside the clone"
 )
 
 
 def application() -> typer.Typer:
-    """Make the command with every sub-command that is installed."""
+    """Make the command with all installed sub-commands."""
     app = typer.Typer(
         name="momentprop",
         help="Propagate means and variances through PyTorch networks.",
-        rich_markup_mode=None,  # plain help: it can be piped, searched and copied
+        rich_markup_mode=None,  # plain help can be piped, searched and copied
         add_completion=False,
         pretty_exceptions_enable=False,
     )
@@ -55,7 +55,7 @@ def application() -> typer.Typer:
 
 
 def _refuse(app: typer.Typer, name: str, message: str) -> None:
-    """Add a command that is not listed, takes any arguments, and only says why it does not work."""
+    """Add a hidden command that takes any arguments and only says why it does not work."""
 
     def refuse() -> None:
         raise UserError(message)
@@ -65,17 +65,17 @@ def _refuse(app: typer.Typer, name: str, message: str) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status, or raise what `momentprop.cli.main` makes one line of."""
+    """Run the command and return its exit status; a `UserError` is for `momentprop.cli.main` to print."""
     command = typer.main.get_command(application())
     try:
         status = command.main(arguments, prog_name="momentprop", standalone_mode=False)
-    except TyperException as error:  # a command line that cannot be understood
+    except TyperException as error:  # a malformed command line
         raise UserError(_with_help(error)) from error
     return status if isinstance(status, int) else 0
 
 
 def _with_help(error: TyperException) -> str:
-    """Return the one line that says what is wrong, and which help to read."""
+    """Return one line that says what is wrong and which help to read."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "momentprop"
     message = " ".join(error.format_message().split()).rstrip(".")

@@ -1,4 +1,4 @@
-"""`momentprop check`: how accurate the propagation is on a network of the user's."""
+"""`momentprop check`: measures how accurate the propagation is on a network of the user."""
 
 import dataclasses
 import importlib
@@ -23,23 +23,23 @@ def register(app: typer.Typer) -> None:
 
 def check(
     context: typer.Context,
-    factory: Annotated[str, typer.Argument(metavar="MODULE:FACTORY", help="A function that makes the network.")],
+    factory: Annotated[str, typer.Argument(metavar="MODULE:FACTORY", help="A function that returns the network.")],
     data: Annotated[Path, typer.Option(metavar="FILE", help="The inputs: a .npy file, or a tensor in a .pt file.")],
-    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="Its weights: .safetensors or .pt.")] = None,
+    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="The weights: .safetensors or .pt.")] = None,
     variance: Annotated[float | None, typer.Option(min=0.0, help="The variance of every input.")] = None,
-    dropout: Annotated[bool, typer.Option("--dropout", help="Let the dropout of the network act.")] = False,
-    methods: Annotated[str, typer.Option(metavar="NAMES", help="What to compare, with commas.")] = "ap1,ap2",
+    dropout: Annotated[bool, typer.Option("--dropout", help="Apply the dropout of the network.")] = False,
+    methods: Annotated[str, typer.Option(metavar="NAMES", help="Methods, separated by commas.")] = "ap1,ap2",
     samples: Annotated[int, typer.Option(min=2, help="The number of Monte Carlo draws.")] = 1000,
     seed: Annotated[int, typer.Option(help="The seed of the draws.")] = 0,
-    inputs: Annotated[int | None, typer.Option(min=1, help="Take only so many inputs of the file.")] = None,
-    class_names: Annotated[str | None, typer.Option(metavar="NAMES", help="Names of the classes, with commas.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a page.")] = None,
+    inputs: Annotated[int | None, typer.Option(min=1, help="Use only the first N inputs.")] = None,
+    class_names: Annotated[str | None, typer.Option(metavar="NAMES", help="Class names, separated by commas.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a web page.")] = None,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all numbers.")] = None,
 ) -> None:
-    """Compare AP1 and AP2 with Monte Carlo at every layer of a network, and say how accurate they are.
+    """Compare AP1 and AP2 with Monte Carlo at every layer of a network, and report how accurate they are.
 
-    Prints tables, and writes a report to read in a browser. MODULE is looked for in the current folder as well; FACTORY
-    is called without arguments and gives an `nn.Module`, which is put into evaluation mode.
+    Prints tables, and writes a report for the browser. MODULE may lie in the current folder. FACTORY is called without
+    arguments and returns an `nn.Module`, which is put into evaluation mode.
     """
     model = _loaded(_made(factory), weights).eval()
     x = _inputs(data)[:inputs]
@@ -62,7 +62,7 @@ def check(
 
 
 def _command(context: typer.Context) -> str:
-    """The command as it was given."""
+    """Return the command as the user gave it."""
     words = ["momentprop", "check"]
     for parameter in context.command.params:
         source, value = context.get_parameter_source(parameter.name or ""), context.params.get(parameter.name or "")
@@ -73,10 +73,10 @@ def _command(context: typer.Context) -> str:
 
 
 def _made(factory: str) -> nn.Module:
-    """The network that `MODULE:FACTORY` makes."""
+    """Return the network that `MODULE:FACTORY` makes."""
     module_name, colon, name = factory.partition(":")
     if not (module_name and colon and name):
-        raise UserError(f"{factory!r} names no factory: write MODULE:FACTORY, such as nets:lenet")
+        raise UserError(f"{factory!r} does not name a factory: write MODULE:FACTORY, such as nets:lenet")
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = _try(lambda: importlib.import_module(module_name), f"cannot import {module_name!r}")
@@ -86,7 +86,7 @@ def _made(factory: str) -> nn.Module:
         raise UserError(f"the module {module_name!r} has no {name!r}")
     made = _try(getattr(module, name), f"{factory}() failed")
     if not isinstance(made, nn.Module):
-        raise UserError(f"{factory}() gives a {type(made).__name__}, but must give an nn.Module")
+        raise UserError(f"{factory}() returns a {type(made).__name__}, but must return an nn.Module")
     return made
 
 
@@ -101,7 +101,7 @@ def _loaded(model: nn.Module, weights: Path | None) -> nn.Module:
 def _inputs(path: Path) -> Tensor:
     x = _read(path, {".npy": _numpy, ".pt": _torch, ".pth": _torch})
     if not isinstance(x, Tensor) or not x.ndim:
-        raise UserError(f"{path} holds no tensor with a first dimension of inputs")
+        raise UserError(f"{path} must hold a tensor with the inputs along its first dimension")
     return x.float() if x.dtype == torch.float64 else x
 
 
@@ -130,7 +130,7 @@ def _torch(path: Path) -> Any:
 
 
 def _try(action: Callable[[], Any], failure: str) -> Any:
-    """Do what may fail for reasons of the user's, and say so in one line."""
+    """Run an action that may fail through the user's fault, and turn its error into one line."""
     try:
         return action()
     except ImportError as error:

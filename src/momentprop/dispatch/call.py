@@ -66,23 +66,18 @@ class Call:
         args, kwargs = self.filled(values)
         return Call(self.operation, args, kwargs)
 
-    def filled(self, tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    def filled(self, stand_ins: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments with tensors, or other values, in the places of the values."""
-        places = _Places(tensors)
-        return [places.fill(a) for a in self.args], {name: places.fill(a) for name, a in self.kwargs.items()}
-
-
-class _Places:
-    """Hands out what stands in for the values, one after the other."""
-
-    def __init__(self, tensors: Sequence[Any]) -> None:
-        self.tensors = tensors
-        self.used = 0
-
-    def fill(self, argument: Any) -> Any:
-        if isinstance(argument, Operand):
-            self.used += 1
-            return self.tensors[self.used - 1]
-        if isinstance(argument, list | tuple) and any(isinstance(item, Operand) for item in argument):
-            return [self.fill(item) for item in argument]
-        return argument
+        names, used, filled = list(self.kwargs), 0, []
+        for argument in (*self.args, *self.kwargs.values()):
+            if isinstance(argument, Operand):
+                argument, used = stand_ins[used], used + 1
+            elif isinstance(argument, list | tuple):
+                inside = values_in(argument, {})
+                if inside:
+                    rest = iter(stand_ins[used : used + len(inside)])
+                    argument = [next(rest) if isinstance(item, Operand) else item for item in argument]
+                    used += len(inside)
+            filled.append(argument)
+        count = len(self.args)
+        return filled[:count], dict(zip(names, filled[count:], strict=True))

@@ -9,7 +9,7 @@ Each operation of the table is of one kind. It may depend on flags, and on which
 | *bilinear* | sums of products of two values | the two factors; with one of them plain the operation is linear |
 | *elementwise* | one function of each element of one value | the kernel of its moments, and the plain function |
 | *mixing* | a nonlinear function of several units | the dimensions it acts along |
-| *noise* | draws something, or would if it did not know better | whether it acts, and which units share one draw |
+| *noise* | draws something, unless it is switched off | whether it acts, and which units share one draw |
 | *loss* | ends in a plain tensor that is to be minimized | |
 | *composite* | made of other operations, which have kinds of their own | |
 | *plain* | asks about a value, or is shaped like one; the result is not random | |
@@ -62,6 +62,7 @@ class Operation:
     channels: tuple[int, ...] = ()  # the dimensions of channels in the result, if the operation tells
     positional: bool = False  # what becomes of an element depends on its place in the whole, not on its channel
     views: bool = False  # the result may share memory with the value
+    updates: bool = False  # it writes to plain arguments, as to running statistics: a rule runs it once
     by_acting: Callable[[Call], bool] | None = None
 
     def __init__(self, name: str, kind: Kind, parameters: Sequence[str] = ("input",), **facts: Any) -> None:
@@ -69,6 +70,7 @@ class Operation:
         self.kind = kind
         self.positions = {parameter: position for position, parameter in enumerate(parameters)}
         self.decide: Decide | None = None
+        self.declared = False  # in the table; one that is not is only taken as *mixing*
         self.inplace: int | None = None  # the position of torch's parameter `inplace`
         for fact, known in facts.items():
             setattr(self, fact, known)

@@ -23,7 +23,7 @@ The rule of a kind takes a `Call` and serves all operations of that kind:
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from momentprop.dispatch.call import Call
@@ -85,7 +85,8 @@ def rule(*ops: str | Kind, on: type[Operand]) -> Callable[[F], F]:
     keywords where `torch.compile` hands over the caller's positions. `inplace` is declared and ignored; the dispatcher
     sees to it. An operation that the table does not know is taken as *mixing*.
 
-    A `Kind` in place of a name registers the rule of a kind, which takes a `Call` (see "A new value type" in the docs).
+    A `Kind` in place of a name registers the rule of a kind, which takes a `Call`: see
+    `docs/new_value_type.md`.
     """
 
     def register(function: F) -> F:
@@ -102,6 +103,7 @@ def rule(*ops: str | Kind, on: type[Operand]) -> Callable[[F], F]:
 def declare(operation: Operation, function: Callable[..., Any] | None = None) -> None:
     """Put an operation into the table; `function`, one of its rules, tells where torch's `inplace` is."""
     spell(operation.name)
+    operation.declared = True
     _OPERATIONS[operation.name] = operation
     if function is not None:
         names = list(inspect.signature(function).parameters)
@@ -146,7 +148,7 @@ def find(op: str, on: type[Operand], call: Call | None = None) -> Callable[..., 
 
 def resolve(op: str, on: type[Operand], call: Call | None) -> tuple[Callable[..., Any], bool] | None:
     """Return the rule for a call, and whether it is the rule of a kind, which takes the call itself."""
-    kind = None if call is None else call.kind
+    kind = None if call is None or not call.operation.declared else call.operation.kind_of(call)
     for each in order_of(on):
         function = _RULES.get((op, each))
         if function is not None:
@@ -174,9 +176,9 @@ def apply_as(call: Call, on: type[Operand]) -> Any:
     return function(call) if takes_call else function(*call.args, **call.kwargs)
 
 
-def apply_kind(call: Call) -> Any:
-    """Apply the rule of its kind to a call, and not that of its operation."""
-    on = type(call.values[0])
+def apply_kind(call: Call, on: type[Operand] | None = None) -> Any:
+    """Apply the rule of its kind to a call, not that of its operation: by default for the type of its values."""
+    on = on or type(call.values[0])
     for each in order_of(on):
         function = _RULES.get((call.kind, each))
         if function is not None:
@@ -186,9 +188,12 @@ def apply_kind(call: Call) -> Any:
 
 def operation_named(name: str) -> Operation:
     """Return the row of an operation, by any of its spellings; one that the table does not know counts as *mixing*."""
-    op = spelled(name).op
-    found = _OPERATIONS.get(op)
-    return Operation(op, Kind.MIXING) if found is None else found
+    found = _OPERATIONS.get(name)
+    if found is None:
+        op = spelled(name).op
+        found = _OPERATIONS.get(op)
+        return Operation(op, Kind.MIXING) if found is None else found
+    return found
 
 
 def kind_of(op: str, *args: Any, **kwargs: Any) -> Kind:
@@ -206,11 +211,6 @@ def made_function(op: str) -> Callable[..., Any] | None:
     return _MADE.get(op)
 
 
-def is_known(name: str) -> bool:
-    """Return whether the table knows an operation of this name."""
-    return spelled(name).op in _OPERATIONS
-
-
 def table() -> list[Rule]:
     """Return every row: the rules written out and those that a kind serves, sorted by operation and type."""
     written = [Rule(op, on, function) for (op, on), function in _RULES.items() if not isinstance(op, Kind)]
@@ -221,11 +221,6 @@ def table() -> list[Rule]:
 def operations() -> list[Operation]:
     """Return every operation that the table knows, sorted by name."""
     return [_OPERATIONS[op] for op in sorted(_OPERATIONS)]
-
-
-def types_of(op: str) -> Sequence[type[Operand]]:
-    """Return the types that have a rule of their own for an operation."""
-    return [row.on for row in table() if row.op == op]
 
 
 def _first_sentence(text: str) -> str:

@@ -12,7 +12,7 @@ from momentprop.kernels.hermite import Change, Local
 from momentprop.kernels.logistic import logistic_jump
 
 
-class Gate(NamedTuple):
+class SelfGated(NamedTuple):
     r"""An increasing logit $\ell$ of a gate."""
 
     logit: Callable[[Tensor], Tensor]
@@ -57,10 +57,10 @@ def _mish_derivatives(x: Tensor) -> tuple[Tensor, Tensor]:
 _LOG_2 = math.log(2)
 _RATE, _CUBE = 2 * math.sqrt(2 / math.pi), 0.044715
 
-SILU = Gate(lambda x: x, lambda x, d: d, lambda x: (1.0, 0.0))
-MISH = Gate(lambda x: x + F.softplus(x - _LOG_2), _mish_change, _mish_derivatives)
+SILU = SelfGated(lambda x: x, lambda x, d: d, lambda x: (1.0, 0.0))
+MISH = SelfGated(lambda x: x + F.softplus(x - _LOG_2), _mish_change, _mish_derivatives)
 r"""$\tanh(\log(1 + e^x)) = S(\ell)$ for $\ell = x + \log(1 + e^x/2)$."""
-GELU_TANH = Gate(
+GELU_TANH = SelfGated(
     lambda x: _RATE * x * (1 + _CUBE * x * x),
     lambda x, d: _RATE * d * (1 + _CUBE * (3 * x * (x + d) + d * d)),
     lambda x: (_RATE * (1 + 3 * _CUBE * x * x), 6 * _RATE * _CUBE * x),

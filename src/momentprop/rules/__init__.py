@@ -33,10 +33,13 @@ from momentprop.rules.linear import products as _linear_products
 from momentprop.rules.linear import resampling as _linear_resampling
 from momentprop.rules.linear import scatter as _linear_scatter
 from momentprop.rules.linear import shape as _linear_shape
-from momentprop.rules.losses import losses as _losses_losses
+from momentprop.rules.losses import binary as _losses_binary
+from momentprop.rules.losses import classes as _losses_classes
 from momentprop.rules.losses import margins as _losses_margins
+from momentprop.rules.losses import regression as _losses_regression
 from momentprop.rules.noise import dropout as _noise_dropout
-from momentprop.rules.noise import units as _noise_units
+from momentprop.rules.noise import stochastic_units as _noise_stochastic_units
+from momentprop.rules.reductions import angle as _reductions_angle
 from momentprop.rules.reductions import categorical as _reductions_categorical
 from momentprop.rules.reductions import dispersion as _reductions_dispersion
 from momentprop.rules.reductions import linear_posterior as _reductions_linear_posterior

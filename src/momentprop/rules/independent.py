@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from momentprop.dispatch import Call, Kind, MissingRule, rule, where
-from momentprop.dispatch.rule_table import operation_named, order_of
+from momentprop.dispatch.rule_table import apply_kind, operation_named, order_of
 from momentprop.rules.attention.notes import keep_note
 from momentprop.rules.elementwise.expressions import remembering
 from momentprop.values import Normal
@@ -95,6 +95,4 @@ def transformed(call: Call) -> Any:
 
 def by_kind(op: str, *args: Any, **kwargs: Any) -> Any:
     """Apply an operation by the rule of its kind: for a rule of the operation itself that has one case of its own."""
-    call = Call(operation_named(op), args, kwargs)
-    rules = {Kind.MOVES: moved, Kind.LINEAR: mapped, Kind.BILINEAR: multiplied, Kind.ELEMENTWISE: transformed}
-    return rules[call.kind](call)
+    return apply_kind(Call(operation_named(op), args, kwargs), Normal)

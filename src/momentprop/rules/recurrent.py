@@ -1,8 +1,8 @@
 r"""Recurrent networks by their cell equations: RNN, LSTM and GRU, whole networks and single cells.
 
-A network is unrolled in time and each cell is made of the other rules: affine maps, logistic and hyperbolic units and
-products of independent factors. What is ignored is what every chain of rules ignores: gates and states share their
-inputs, and one weight acts at every step. A plain input with a random state, or the other way round, is fine.
+A network is unrolled in time, and each cell applies the other rules: affine maps, logistic and hyperbolic units and
+products of independent factors. Like every chain of rules, this ignores that gates and states share their inputs and
+that one weight acts at every step. Either the input or the state may be plain.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from momentprop.values import Mean, Normal
 from momentprop.values.base import Value
 
 Random = Any  # a value or a plain tensor
-State = tuple[Random, ...]  # the hidden state and, of an LSTM, the cell
+State = tuple[Random, ...]  # the hidden state and, for an LSTM, the cell
 
 
 class _Weights(NamedTuple):
@@ -36,7 +36,7 @@ class _Weights(NamedTuple):
 
 
 Step = Callable[[Random, State, _Weights], State]
-"""The next state from the projected input, the state and the weights."""
+"""Computes the next state from the projected input, the state and the weights."""
 
 
 def _rnn_step(nonlinearity: Callable[[Random], Random]) -> Step:
@@ -68,7 +68,7 @@ _STEPS: dict[str, Step] = {
 
 
 class _Network(NamedTuple):
-    """What torch passes to a recurrent network, after the input and the first state."""
+    """The arguments that torch passes to a recurrent network after the input and the first state."""
 
     params: Sequence[Random]
     has_biases: bool
@@ -78,14 +78,14 @@ class _Network(NamedTuple):
     bidirectional: bool
 
     def weights(self, with_projection: bool) -> list[_Weights]:
-        """The parameters, cell by cell: layers one after the other, each in both directions."""
+        """Return the parameters cell by cell: layer after layer, each in both directions."""
         count = (4 if self.has_biases else 2) + with_projection
         cells = [self.params[i : i + count] for i in range(0, len(self.params), count)]
         without_biases = [] if self.has_biases else [None, None]
         return [_Weights(*cell[:2], *without_biases, *cell[2:]) for cell in cells]
 
     def run(self, step: Step, inputs: Random, lengths: list[int], first: State) -> tuple[Random, list[State]]:
-        """The outputs and the last states, for inputs whose rows are those of step 1, then of step 2 and so on."""
+        """Return the outputs and the last states; the inputs hold the rows of step 1, then of step 2 and so on."""
         cells = self.weights(with_projection=len(first) == 2 and first[0].shape[-1] != first[1].shape[-1])
         directions = 2 if self.bidirectional else 1
         last = []
@@ -106,7 +106,7 @@ class _Network(NamedTuple):
 def _unrolled(
     step: Step, inputs: Random, lengths: list[int], state: State, weights: _Weights, backward: bool
 ) -> tuple[Random, State]:
-    """One cell over all steps; `lengths` are the rows of each step, the first of the batch."""
+    """Run one cell over all steps; step `t` takes the first `lengths[t]` rows of the batch."""
     projected = F.linear(inputs, weights.input, weights.input_bias).split(lengths)
     outputs = [None] * len(lengths)
     for t in range(len(lengths))[:: -1 if backward else 1]:
@@ -114,7 +114,7 @@ def _unrolled(
         if rows == state[0].shape[0]:
             state = step(projected[t], state, weights)
             outputs[t] = state[0]
-        else:  # sequences of different length: those that are not running keep their state
+        else:  # sequences of different lengths: finished ones keep their state
             running = step(projected[t], tuple(part[:rows] for part in state), weights)
             outputs[t] = running[0]
             state = tuple(torch.cat([new, old[rows:]]) for new, old in zip(running, state, strict=True))
@@ -145,7 +145,7 @@ _CELL = {
 
 
 def _drops_out(call: Call) -> bool:
-    """Whether dropout acts between the layers; a packed sequence has its batch sizes as second argument."""
+    """Return whether dropout acts between the layers; the batch sizes of a packed sequence shift the arguments."""
     sizes = call.args[1]
     packed = isinstance(sizes, Tensor) and not sizes.is_floating_point()
     dropout, train = call.args[6:8] if packed else call.args[5:7]
@@ -159,7 +159,8 @@ def _register(op: str) -> None:
     network.__name__ = op
     network.__doc__ = rf"""Moments of the network with the cell {_CELL[op]}, unrolled in time.
 
-    Layers, both directions, projections, dropout between layers (as noise, in training) and packed sequences, as torch.
+    Layers, both directions, projections, dropout between layers (as noise, in training) and packed sequences work as in
+    torch.
 
     Error: that of the cell's units, for gates and states taken as independent
     Source: definition of the cell

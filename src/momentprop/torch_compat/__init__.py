@@ -1,13 +1,13 @@
-"""The one room for torch: every use of its private or undocumented parts, each of them guarded.
+"""The only package that uses private or undocumented parts of torch, each behind a guard.
 
-The rest of momentprop imports plain functions from here and never a private name of torch; `tests/torch_compat` holds
-it to that. Where a version of torch lacks a name, `guard` warns once with what is lost, and everything else works.
+The rest of momentprop imports plain functions from here, never a private name of torch; `tests/torch_compat` enforces
+that. If a version of torch lacks a name, `guard` warns once what is lost, and everything else works.
 
 | module | what it reads or repairs | why |
 |---|---|---|
-| `guard` | nothing | it turns a missing name into one warning |
-| `backward_hooks` | `BackwardHook` of `torch.utils.hooks` | full backward hooks are never called for values |
-| `distributions` | `_validate_args`, `_inv` | a distribution can be copied, but neither moved nor freed of its checks |
+| `guard` | nothing | turns a missing name into one warning |
+| `backward_hooks` | `BackwardHook` of `torch.utils.hooks` | torch never calls full backward hooks for values |
+| `distributions` | `_validate_args`, `_inv` | torch cannot move a distribution, nor switch off its checks |
 | `dynamo` | `BuiltinVariable`, `_flatten_vts` | compiled operators on values differ from eager ones |
 | `export` | `torch.compiler._is_exporting_flag` | before torch 2.13 `is_exporting` is true in every compilation |
 | `functorch` | `torch._C._functorch`, `forward_ad._current_level` | nothing public tells whether a transform runs |
@@ -20,7 +20,7 @@ it to that. Where a version of torch lacks a name, `guard` warns once with what 
 | `scripts` | `torch.jit.ScriptFunction`, `torch._C.ScriptMethod` | scripted code takes tensors only |
 | `tensors` | `Tensor._version` | nothing public tells whether a tensor was written to |
 
-All of them are for torch 2.11 to 2.13: the tests run with 2.13, and 2.11 has every one of these names.
+They support torch 2.11 to 2.13: the tests run with 2.13, and 2.11 has all of these names.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def install(kind: type[Any], values_in: Callable[..., Any], where: Callable[[], 
     """Apply the patches of torch, once.
 
     Args:
-        kind: the base of all values; its `without_rule` answers for scripted functions.
+        kind: the base of all values; its `without_rule` handles scripted functions.
         values_in: finds the values among arguments and keywords.
         where: names the running module.
     """

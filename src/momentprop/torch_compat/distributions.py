@@ -1,8 +1,8 @@
 """Copies of distributions with their tensors moved.
 
-Torch can copy a distribution but not move it to another device or type, and it decides in the constructor whether a
-distribution checks its arguments. A copy is made by its attributes: `_inv` of a transform is its inverse, a reference
-back, and `_validate_args` says whether it checks.
+Torch can copy a distribution but not move it to another device or type, and only the constructor decides whether a
+distribution checks its arguments. So the copy goes by attributes: `_inv` of a transform is a reference back to its
+inverse, and `_validate_args` says whether a distribution checks.
 """
 
 import copy
@@ -23,7 +23,7 @@ known(
 
 
 def mapped(given: Any, move: Callable[[Tensor], Tensor]) -> Any:
-    """A copy of a distribution, or of a part of one, with every tensor in it moved; it does not check its arguments."""
+    """Copy a distribution, or a part of one, with every tensor moved; the copy does not check its arguments."""
     if isinstance(given, Tensor):
         return move(given)
     if isinstance(given, list):

@@ -1,7 +1,7 @@
 """Patches dynamo so that compiled values behave as in eager.
 
-Dynamo hands `value @ tensor` to `__torch_function__` with the arguments exchanged, and compiles `value += tensor` to an
-addition that leaves the value as it was, both without a word. It refuses `value @ value` and
+Dynamo silently hands `value @ tensor` to `__torch_function__` with the arguments swapped, and silently compiles
+`value += tensor` to an addition that leaves the value unchanged. It refuses `value @ value` and
 `torch.cat((value, tensor))`. The patches make it call the value's own method, as Python does, and look for values in
 tuples, as it does in lists.
 
@@ -29,7 +29,7 @@ _METHODS = {
     getattr(operator, prefix + name): f"__{prefix}{name}__"
     for name in ("add", "sub", "mul", "truediv", "pow", "matmul")
     for prefix in ("", "i")
-} | {operator.imatmul: "__matmul__"}  # tensors have no other
+} | {operator.imatmul: "__matmul__"}  # tensors have no `__imatmul__`
 
 _kinds: list[type[Any]] = []  # the bases of all values
 
@@ -44,7 +44,7 @@ def install(kind: type[Any]) -> None:
 
 
 def traceable(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Another function of torch that does the same, where dynamo does not trace this one inside a mode.
+    """Return an equivalent function of torch where dynamo does not trace this one inside a mode.
 
     `torch.Tensor.unflatten` calls the method of its superclass, which dynamo does not trace there.
     """
@@ -96,7 +96,7 @@ def _repair(name: str, module: ModuleType) -> None:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Finds the modules as the other finders do, and patches them once they are loaded."""
+    """Finds modules as the other finders do, and patches them once they are loaded."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.awaited = set(names)

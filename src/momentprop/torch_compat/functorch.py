@@ -1,7 +1,7 @@
-"""Whether transforms of `torch.func` or forward-mode derivatives are running.
+"""Tells whether transforms of `torch.func` or forward-mode derivatives are running.
 
 Under them a tensor has no data to look at, and kernels must go through an autograd function. Torch has no public way
-to ask. Where a name is gone, the answer is the careful one: a transform may be running.
+to ask. Where a name is gone, we assume the worst: a transform is running.
 """
 
 from typing import Any
@@ -38,22 +38,22 @@ _has_level = known(
 
 
 def is_wrapped(tensor: Tensor) -> bool:
-    """Whether a tensor stands for others, inside a transform of `torch.func`."""
+    """Return whether a tensor is a wrapper inside a transform of `torch.func`."""
     return bool(_is_wrapped(tensor))
 
 
 def is_transforming() -> bool:
-    """Whether a transform of `torch.func` is running."""
+    """Return whether a transform of `torch.func` is running."""
     return _innermost() is not None
 
 
 def is_forward_mode() -> bool:
-    """Whether forward-mode derivatives are being computed."""
+    """Return whether forward-mode derivatives are being computed."""
     return _has_level is None or forward_ad._current_level >= 0
 
 
 def forward_levels() -> int:
-    """How many transforms of `torch.func` that run, one inside the other, are forward-mode derivatives."""
+    """Return how many of the running nested transforms of `torch.func` are forward-mode derivatives."""
     if _functorch is None:
         return 0
     stack = _functorch.get_interpreter_stack() or ()

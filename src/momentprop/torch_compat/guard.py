@@ -1,4 +1,4 @@
-"""The one way to private parts of torch: where a name is gone, one warning says what is lost, and all goes on."""
+"""Access to private parts of torch: if a name is gone, one warning says what is lost, and the rest works."""
 
 import functools
 import warnings
@@ -13,7 +13,7 @@ class UnknownTorchWarning(UserWarning):
 
 
 def warn(piece: str, loses: str) -> None:
-    """Say which piece of torch is unknown, and what the user loses by that."""
+    """Warn which piece of torch is unknown and what the user loses."""
     warnings.warn(
         f"momentprop does not know `{piece}` of this torch ({torch.__version__}): {loses}",
         UnknownTorchWarning,
@@ -22,9 +22,9 @@ def warn(piece: str, loses: str) -> None:
 
 
 def known(path: str, *, otherwise: Any, loses: str, parts: Sequence[str] = ()) -> Any:
-    """The object of torch at a dotted path, such as `"torch.Tensor._version"`.
+    """Return the object of torch at a dotted path, such as `"torch.Tensor._version"`.
 
-    `otherwise` takes its place, with a warning, where it is gone or lacks one of the `parts` that are used.
+    If it is gone or lacks one of the `parts` that are used, warn and return `otherwise`.
     """
     found = _at(path)
     gone = [path] if found is None else [f"{path}.{part}" for part in parts if not hasattr(found, part)]
@@ -41,7 +41,7 @@ def _at(path: str) -> Any:
 
 
 def patched(piece: str, patch: Callable[[], None], *, loses: str) -> None:
-    """Apply a patch to a piece of torch, or warn where it does not fit.
+    """Apply a patch to a piece of torch, or warn if it does not fit.
 
     A patch first reads every name it needs and then writes, so that it applies as a whole or not at all.
     """

@@ -1,7 +1,7 @@
-"""An error where a custom `torch.autograd.Function` would drop the gradients of a value without a word.
+"""Raises an error where a custom `torch.autograd.Function` would silently drop the gradients of a value.
 
-`Function.apply` runs `forward` without recording gradients and then attaches `backward` to the tensors that come out.
-A value is not a tensor, so nothing is attached to it, and its gradients end there. Reentrant checkpointing is such a
+`Function.apply` runs `forward` without recording gradients and then attaches `backward` to the resulting tensors. A
+value is not a tensor, so nothing is attached to it, and its gradients end there. Reentrant checkpointing is such a
 function.
 """
 
@@ -18,7 +18,7 @@ from momentprop.torch_compat.guard import known
 _APPLY = known(
     "torch.autograd.Function.apply.__func__.__code__",
     otherwise=None,
-    loses="an `autograd.Function`, reentrant checkpointing say, drops the gradients of values without a word",
+    loses="an `autograd.Function`, such as reentrant checkpointing, silently drops the gradients of values",
 )
 _CHECKPOINT = known(
     "torch.utils.checkpoint.CheckpointFunction", otherwise=None, loses="reentrant checkpointing is not named as such"
@@ -28,8 +28,8 @@ _CHECKPOINT = known(
 def refuse_lost_gradients(values: Iterable[Any], where: Callable[[], str]) -> None:
     """Raise if one of these values requires gradients while an `autograd.Function` is running forward.
 
-    Called where gradients are disabled, for which there are good reasons too: the live frames tell. They are only
-    walked if a value requires gradients; `where` names the running module.
+    Called where gradients are disabled, which may also have a good reason, so it looks for `Function.apply` among the
+    live frames. It walks them only if a value requires gradients. `where` names the running module.
     """
     if torch.compiler.is_compiling() or _APPLY is None or not any(value.requires_grad for value in values):
         return

@@ -1,7 +1,7 @@
-"""The `TorchFunctionMode`s that are entered in this thread, and a way past all of them.
+"""The active `TorchFunctionMode`s of this thread, and a way around them.
 
-A rule or an operation asks which propagation it runs in; torch keeps the modes on a stack that only private functions
-read. Dynamo knows these functions and traces them.
+Rules and operations ask which propagation they run in. Torch keeps the modes on a stack that only private functions
+can read. Dynamo traces these functions.
 """
 
 import contextlib
@@ -25,16 +25,16 @@ bare = known(
     otherwise=contextlib.nullcontext,
     loses="a fallback that draws random numbers warns of them",
 )
-"""A context in which operations act as on plain tensors: no mode and no value sees them."""
+"""A context in which operations act as on plain tensors, and neither modes nor values see them."""
 
 
 def is_entered() -> bool:
-    """Whether any mode is entered in this thread."""
+    """Return whether any mode is active in this thread."""
     return bool(_depth())
 
 
 def innermost(kind: type[T]) -> T | None:
-    """The innermost mode of this type that is entered in this thread."""
+    """Return the innermost active mode of this type in this thread."""
     for level in reversed(range(_depth())):
         mode = _mode_at(level)
         if isinstance(mode, kind):

@@ -1,8 +1,8 @@
 """Private parts of `nn.Module`: the common bases of layers, the hooks of a module, and how it moves.
 
-Torch's norms, batch norms and dropouts each share a private base, which layers of other libraries derive from too.
-Hooks can be added by anyone but only be removed by the handle, which a copy of a module does not have. `to`, `cuda` and
-`double` all end in `_apply`, where a layer can take along what is neither a parameter nor a buffer.
+Torch's norms, batch norms and dropouts each share a private base, from which layers of other libraries also derive.
+Anyone can add a hook, but only its handle can remove it, and a copy of a module does not have the handle. `to`, `cuda`
+and `double` all end in `_apply`, where a layer can move tensors that are neither parameters nor buffers.
 """
 
 from collections.abc import Callable
@@ -24,17 +24,17 @@ else:
     RunningNorm = known(
         "torch.nn.modules.batchnorm._NormBase",
         otherwise=(*_BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
-        loses="only torch's own batch and instance norms are known as such, and layers derived from them",
+        loses="only torch's own batch and instance norms are recognized, and layers derived from them",
     )
     BatchNorm = known(
         "torch.nn.modules.batchnorm._BatchNorm",
         otherwise=_BATCH_NORMS,
-        loses="only torch's own batch norms are known as such, and layers derived from them",
+        loses="only torch's own batch norms are recognized, and layers derived from them",
     )
     Dropout = known(
         "torch.nn.modules.dropout._DropoutNd",
         otherwise=(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout),
-        loses="only torch's own dropouts are known as such, and layers derived from them",
+        loses="only torch's own dropouts are recognized, and layers derived from them",
     )
 
 for _name in ("_forward_pre_hooks", "_forward_hooks"):
@@ -43,12 +43,12 @@ for _name in ("_forward_pre_hooks", "_forward_hooks"):
 
 
 def hooks_before(module: nn.Module) -> dict[int, Any]:
-    """The hooks that run before the forward pass of a module; a deletion removes one."""
+    """Return the hooks that run before the forward pass of a module; deleting an entry removes a hook."""
     return getattr(module, "_forward_pre_hooks", {})
 
 
 def hooks_after(module: nn.Module) -> dict[int, Any]:
-    """The hooks that run after the forward pass of a module; a deletion removes one."""
+    """Return the hooks that run after the forward pass of a module; deleting an entry removes a hook."""
     return getattr(module, "_forward_hooks", {})
 
 
@@ -63,7 +63,7 @@ class Moving(nn.Module):
     """A module that is told when it moves to another device or type."""
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> None:
-        """Take along what is neither a parameter nor a buffer; `move` is what happens to each tensor."""
+        """Move the tensors that are neither parameters nor buffers; `move` converts one tensor."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         _apply(self, fn, recurse)

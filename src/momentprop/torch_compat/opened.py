@@ -1,7 +1,7 @@
-"""Copies of Python functions of torch that run their body with values.
+"""Copies Python functions of torch so that their body runs with values.
 
-A function of `torch.nn.functional` asks first whether an argument overrides it, and hands a value over as a whole. In
-the copy the answer is always no, so that the operations inside meet the value and find their own rules.
+A function of `torch.nn.functional` first asks whether an argument overrides it, and then hands the whole call to the
+value. In the copy the answer is always no, so that the operations inside meet the value and find their own rules.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from momentprop.torch_compat.guard import warn
 
 
 def opened(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of a Python function of torch that does not hand values over but runs its body with them."""
+    """Copy a Python function of torch so that it runs its body with values instead of handing them over."""
     copy = _copied(function) if isinstance(function, types.FunctionType) else function
     if copy is function or _hands_over(copy):
         warn(f"torch.nn.functional.{function.__name__}", "it does not take values")
@@ -37,12 +37,12 @@ def _copied(function: types.FunctionType) -> types.FunctionType:
 
 
 def _declines(*_: Any) -> bool:
-    """What the copy is told when it asks whether an argument overrides it."""
+    """Tell the copy that no argument overrides it."""
     return False
 
 
 def _hands_over(copy: Callable[..., Any]) -> bool:
-    """Whether a copy still hands its arguments over: a trial with things that only note which function they meet."""
+    """Return whether a copy still hands its arguments over, by a trial with probes that record what they meet."""
     met: list[str] = []
 
     class Probe:
@@ -52,7 +52,7 @@ def _hands_over(copy: Callable[..., Any]) -> bool:
             raise NotImplementedError
 
     required = [p for p in inspect.signature(copy).parameters.values() if p.default is p.empty]
-    with contextlib.suppress(Exception):  # the body cannot go on with them
+    with contextlib.suppress(Exception):  # the body cannot run with probes
         copy(*(Probe() for _ in required))
     return met[:1] == [copy.__name__]
 

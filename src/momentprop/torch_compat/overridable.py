@@ -1,4 +1,4 @@
-"""Functions that torch lists, by mistake, among those that cannot be overridden; `torch.compile` believes the list."""
+"""Functions that torch wrongly lists as impossible to override, a list that `torch.compile` trusts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +9,11 @@ from momentprop.torch_compat.guard import patched
 
 
 def make_overridable(function: Callable[..., Any]) -> None:
-    """Take a function off torch's list, so that compiled calls hand values over as eager ones do."""
+    """Remove a function from torch's list, so that compiled calls hand values over as eager ones do."""
 
     def patch() -> None:
         torch.overrides.get_ignored_functions().discard(function)
         if function in torch.overrides.get_ignored_functions():
-            raise TypeError("torch does not keep the list, but makes it anew")
+            raise TypeError("torch does not keep the list, but makes a new one each time")
 
     patched("torch.overrides.get_ignored_functions", patch, loses=f"`{function.__name__}` of a value is not compiled")

@@ -1,4 +1,4 @@
-"""The little that momentprop needs of pytrees, for a torch without `torch.utils._pytree`; tested against that."""
+"""The few pytree functions that momentprop needs, for a torch without `torch.utils._pytree`."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ class GetAttrKey(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """What remains of a tree without its leaves; `kind` is None at a leaf."""
+    """A tree without its leaves; `kind` is None at a leaf."""
 
     kind: type[Any] | None = None
     context: Any = None
@@ -35,12 +35,12 @@ _NODES: dict[type[Any], tuple[Flatten, Unflatten]] = {
 
 
 def register_pytree_node(kind: type[Any], flatten: Flatten, unflatten: Unflatten, **_: Any) -> None:
-    """Make a type a node of trees."""
+    """Register a type as a node of trees."""
     _NODES[kind] = flatten, unflatten
 
 
 def tree_flatten(tree: Any, is_leaf: Stop = None) -> tuple[list[Any], Structure]:
-    """The leaves of a tree, and its structure."""
+    """Return the leaves of a tree and its structure."""
     node = None if is_leaf is not None and is_leaf(tree) else _node(type(tree))
     if node is None:
         return [tree], Structure()
@@ -51,17 +51,17 @@ def tree_flatten(tree: Any, is_leaf: Stop = None) -> tuple[list[Any], Structure]
 
 
 def tree_unflatten(leaves: Iterable[Any], structure: Structure) -> Any:
-    """The tree of this structure with these leaves."""
+    """Return the tree with this structure and these leaves."""
     return _built(iter(leaves), structure)
 
 
 def tree_leaves(tree: Any, is_leaf: Stop = None) -> list[Any]:
-    """The leaves of a tree."""
+    """Return the leaves of a tree."""
     return tree_flatten(tree, is_leaf)[0]
 
 
 def tree_map(function: Callable[[Any], Any], tree: Any, is_leaf: Stop = None) -> Any:
-    """The tree with the function applied to every leaf."""
+    """Return the tree with the function applied to every leaf."""
     leaves, structure = tree_flatten(tree, is_leaf)
     return tree_unflatten(map(function, leaves), structure)
 

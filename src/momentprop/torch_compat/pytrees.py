@@ -1,7 +1,7 @@
-"""Nested lists, tuples, dictionaries and values as their leaves, by torch's own private `_pytree`.
+"""Nested lists, tuples, dictionaries and values as pytrees, by torch's private `_pytree`.
 
-The registry must be torch's: `torch.func`, `torch.export` and `torch.compile` look there for the tensors of a value.
-Where it is gone, `own_pytrees` serves momentprop itself.
+The registry must be torch's, because `torch.func`, `torch.export` and `torch.compile` look there for the tensors of a
+value. If it is gone, momentprop itself uses `own_pytrees`.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ tree_unflatten = _trees.tree_unflatten
 
 
 def register(kind: type[Any], components: Sequence[str], build: Callable[..., Any]) -> None:
-    """Make a type of value a pytree of its components, from which `build` makes it anew."""
+    """Register a type of value as a pytree of its components; `build` makes a value of them."""
     _trees.register_pytree_node(
         kind,
         lambda value: ([getattr(value, name) for name in components], None),

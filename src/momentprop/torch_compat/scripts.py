@@ -1,7 +1,7 @@
-"""Scripted functions and methods of `torch.jit`, which take tensors only: no rule can enter them.
+"""Scripted functions and methods of `torch.jit`, which take only tensors, so that no rule can act inside them.
 
-A scripted method hands a value over to its `__torch_function__`; a scripted function fails in many words. The patch
-makes it ask the type of the value, so that a `Mean` or a `Sample` passes as a tensor, and others raise one sentence.
+A scripted method hands a value over to its `__torch_function__`; a scripted function fails with a long message. The
+patch makes it ask the type of the value: a `Mean` or a `Sample` passes as a tensor, and others raise a short error.
 """
 
 import functools
@@ -10,11 +10,11 @@ from typing import Any
 
 from momentprop.torch_compat.guard import known, patched
 
-_LOSES = "scripted code refuses values in words of its own"
+_LOSES = "scripted code refuses values with torch's own error"
 
 
 class _Nothing:
-    """Stands for a class that is gone: nothing is an instance of it."""
+    """Replaces a class that is gone; nothing is an instance of it."""
 
 
 SCRIPTED: tuple[type[Any], ...] = (
@@ -25,10 +25,10 @@ SCRIPTED: tuple[type[Any], ...] = (
 
 
 def install(values_in: Callable[..., Any]) -> None:
-    """Make scripted functions that are given a value ask its type what to do."""
+    """Patch scripted functions so that they ask the type of a value what to do with it."""
     function: Any = SCRIPTED[1]
     if function is _Nothing:
-        return  # the warning is given above
+        return  # `known` has warned already
 
     def patch() -> None:
         function.__call__ = _asking_values(function.__call__, values_in)
@@ -37,7 +37,7 @@ def install(values_in: Callable[..., Any]) -> None:
 
 
 def _asking_values(call: Callable[..., Any], values_in: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's way to call a scripted function, where a value among the arguments answers for itself."""
+    """Wrap torch's call of a scripted function, so that the type of a value among the arguments decides."""
 
     @functools.wraps(call)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Whether a tensor was written to since one last looked at it; torch counts writes, but has no public way to ask."""
+"""Tells whether a tensor has been written to; torch counts the writes, but has no public way to ask."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _version = known("torch.Tensor._version", otherwise=None, loses="a calibration r
 
 
 def writes(tensor: Tensor) -> Any:
-    """Something that changes with every write to a tensor; where torch does not count them, it is always new."""
+    """Return an object that changes with every write to a tensor, or always if torch does not count them."""
     if _version is None:
         return object()
     return 0 if tensor.is_inference() else tensor._version

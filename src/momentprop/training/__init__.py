@@ -1,7 +1,7 @@
-"""Training of any model by `fit`, on one process or many.
+"""Trains any model with `fit`, in one process or many.
 
-Checkpoints need safetensors and live bars rich (`pip install "momentprop[experiments]"`); without rich, training goes
-on without bars. The paper's networks are trained by the package `momentprop_experiments`.
+Checkpoints need safetensors and progress bars need rich (`pip install "momentprop[experiments]"`); without rich there
+are no bars. The package `momentprop_experiments` trains the paper's networks.
 """
 
 from momentprop.training.checkpoint import CheckpointError as CheckpointError

@@ -1,7 +1,7 @@
-"""Checkpoints: one safetensors file with everything that a run needs to go on (see `momentprop.files`).
+"""Checkpoints: one safetensors file with everything that a run needs to continue (see `momentprop.files`).
 
-Its state holds the settings, the position and the history; the tensors are the model, the optimizer and the states of
-the random generators. `checkpoint.json` beside it is for people to read, and is not read back.
+Its state holds the settings, the position and the history. Its tensors are those of the model, the optimizer and the
+random generators. The file `checkpoint.json` beside it is for people, and is never read back.
 """
 
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ from torch import Tensor
 from momentprop.files import FileError, read_tensors, require_safetensors, write_tensors
 
 FILE = "checkpoint.safetensors"
-"""The name of the file in the folder of the run."""
+"""The name of the checkpoint file in the folder of a run."""
 
 CALIBRATION = ("calibration.safetensors", "calibration.json")
-"""The names of the calibration of a trained network there: a file, and its readable part."""
+"""The names of the files with the calibration of a trained network: the tensors, and the readable part."""
 
 _KIND = "checkpoint"
 
@@ -38,7 +38,7 @@ class Checkpoint:
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint, so that at any moment the file is whole: the old one, or the new one."""
+    """Write a checkpoint atomically: at any moment the file is either the old one or the new one."""
     write_tensors(path, checkpoint.state, checkpoint.tensors, _KIND)
 
 
@@ -51,12 +51,12 @@ def read(path: Path) -> Checkpoint:
 
 
 def require() -> None:
-    """Raise an `ImportError` that says what to install, if checkpoints cannot be written."""
+    """Raise an `ImportError` that says what to install if checkpoints cannot be written."""
     require_safetensors(_KIND)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files that a killed process can have left behind."""
+    """Remove the temporary files that a killed process may have left behind."""
     for name in (FILE, "checkpoint.json", "config.json", "log.csv", "result.json", "model.safetensors", *CALIBRATION):
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)

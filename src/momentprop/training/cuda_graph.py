@@ -1,18 +1,18 @@
-"""A training step that a GPU replays by itself: `GraphedStep`."""
+"""`GraphedStep`: a training step that is recorded as a CUDA graph and replayed."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-_WARM_UP = 3  # calls, in which libraries choose their algorithms and an optimizer makes its state
+_WARM_UP = 3  # calls in which libraries choose their algorithms and an optimizer creates its state
 
 
 class GraphedStep:
     """A function of one tensor of one shape, recorded as a CUDA graph at its fourth call and replayed from then on.
 
-    A step of AP2 is more than a thousand small operations, and a GPU ends them sooner than Python can ask for them;
-    a replay asks for all of them at once. What the function reads and writes besides must stay where it is in memory.
+    A step of AP2 has more than a thousand small operations, which a GPU finishes faster than Python can launch them. A
+    replay launches all of them at once. All other tensors that the function reads or writes must keep their memory.
     """
 
     def __init__(self, function: Callable[[Tensor], None]) -> None:
@@ -28,13 +28,13 @@ class GraphedStep:
             return
         if self.graph is None:
             self.batch, self.graph = batch.clone(), torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):  # which computes nothing yet
+            with torch.cuda.graph(self.graph):  # records, but computes nothing
                 self.function(self.batch)
         self.batch.copy_(batch)
         self.graph.replay()
 
     def _call_aside(self, batch: Tensor) -> None:
-        """Call the function on a stream of its own, as recording wants it of the calls before."""
+        """Call the function on a side stream, which CUDA graphs require for the calls before recording."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             self.function(batch)

@@ -1,4 +1,4 @@
-"""Several processes: who does what, and how results come together. With one process all of this does nothing."""
+"""Work shared by several processes, and the exchange of results. With one process, all of this does nothing."""
 
 import atexit
 import datetime
@@ -28,22 +28,22 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is the one that writes."""
+        """Whether this process is the first, the only one that writes files."""
         return self.rank == 0
 
     def shard(self, batch: Tensor) -> Tensor:
-        """This process's part of a batch, in order; the parts differ in size by one at most."""
+        """Return the part of a batch for this process; parts keep the order and differ in size by at most one."""
         return batch.tensor_split(self.world)[self.rank]
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes."""
+        """Return the sum of a tensor over all processes."""
         if self.world > 1:
             tensor = tensor.clone()
             dist.all_reduce(tensor)
         return tensor
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors of all processes, which may differ in their first dimension, on every process."""
+        """Return the tensors of all processes on every process; their first dimensions may differ."""
         if self.world == 1:
             return [tensor]
         counts = [torch.zeros(1, dtype=torch.int64, device=tensor.device) for _ in range(self.world)]
@@ -55,23 +55,23 @@ class Ranks:
         return [part[: int(count)] for part, count in zip(parts, counts, strict=True)]
 
     def wait(self) -> None:
-        """Return when all processes are here."""
+        """Wait until all processes have arrived here."""
         if self.world > 1:
             dist.barrier(device_ids=[self.device.index] if self.device.type == "cuda" else None)
 
     def share_buffers(self, model: nn.Module) -> None:
-        """Give all processes the buffers of the first, such as the running statistics of a normalization."""
+        """Copy the buffers of the first process, such as running statistics, to all processes."""
         if self.world > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, 0)
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model with gradients averaged over all processes."""
+        """Return the model, with gradients averaged over all processes."""
         return DistributedDataParallel(model) if self.world > 1 else model
 
 
 def processes(device: str = "auto") -> Ranks:
-    """This process and its device, after joining the processes that `torchrun` has started, if it has."""
+    """Return this process and its device, and join the other processes if `torchrun` has started them."""
     place = as_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if not dist.is_available():
         return Ranks(0, 1, place)
@@ -89,7 +89,7 @@ def _leave() -> None:
 
 
 def as_device(name: str, local_rank: int = 0) -> torch.device:
-    """A device by name; `auto` is a GPU if there is one, and each process takes its own."""
+    """Return a device by name; `auto` is a GPU if there is one, and each process takes its own."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda":
@@ -105,10 +105,10 @@ def as_device(name: str, local_rank: int = 0) -> torch.device:
 
 
 def over_ranks(function: Callable[[Tensor], Any], inputs: Tensor) -> Any:
-    """Run a function on the parts of `inputs`, one on each process, and return the joint result on every process.
+    """Run a function on one part of `inputs` per process, and return the joint result on every process.
 
-    The function's result is a tree of tensors or values with one row for each input, such as that of `propagate`. So a
-    Monte Carlo reference takes a fraction of its time:
+    The function returns a tree of tensors or values with one row for each input, as `propagate` does. A Monte Carlo
+    reference, for example, then takes a fraction of its time:
 
     >>> import torch
     >>> from momentprop import propagate

@@ -1,4 +1,4 @@
-"""The folder of a run: what it may hold, and what is written into it."""
+"""The folder of a run: checks its content and writes its files."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from momentprop.training.checkpoint import Checkpoint, CheckpointError
 from momentprop.training.settings import MAY_CHANGE, Settings
 
 _OURS = (checkpoints.FILE, "checkpoint.json", "config.json", "log.csv", "curves.png", "curves.svg")
-_OVERWRITE = "begin anew by `--overwrite` (`overwrite=True`)"
+_OVERWRITE = "start over with `--overwrite` (`overwrite=True`)"
 _OURS_AT_THE_END = ("result.json", "model.safetensors", *checkpoints.CALIBRATION)
 
 
@@ -24,9 +24,9 @@ class Folder:
         self.path, self.settings = path, settings
 
     def open(self, *, resume: bool = False, overwrite: bool = False) -> Checkpoint | None:
-        """The checkpoint to go on from, or None to begin; a folder that holds something else is refused.
+        """Return the checkpoint to resume from, or None to start; a folder that holds something else is an error.
 
-        Nothing is changed here, so that all processes can do it.
+        This changes nothing, so that all processes can do it.
         """
         if self.path.exists() and not self.path.is_dir():
             raise CheckpointError(f"`{self.path}` is a file: choose another folder")
@@ -39,7 +39,7 @@ class Folder:
             )
         if not resume:
             raise CheckpointError(
-                f"`{self.path}` holds a run already: go on with it by `--resume` (`resume=True`), {_OVERWRITE}, "
+                f"`{self.path}` already holds a run: continue it with `--resume` (`resume=True`), {_OVERWRITE}, "
                 "or choose another folder"
             )
         found = checkpoints.read(self.path / checkpoints.FILE)
@@ -47,7 +47,7 @@ class Folder:
         return found
 
     def _require_same_settings(self, found: Checkpoint) -> None:
-        """Refuse another run; settings that an older version did not know had what is now their default."""
+        """Refuse a checkpoint with other settings; those that an older version lacked count as defaults."""
         defaults = {field.name: field.default for field in dataclasses.fields(self.settings)}
         mine, theirs = self.settings.as_dict(), {**defaults, **found.state["settings"]}
         for name in sorted({*mine, *theirs} - MAY_CHANGE):
@@ -58,7 +58,7 @@ class Folder:
                 )
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, and what people read beside it."""
+        """Write a checkpoint and the readable files beside it."""
         first = not checkpoint.state["history"] and checkpoint.state["step"] == 0
         if first:
             self._clear()
@@ -78,7 +78,7 @@ class Folder:
         self._write_json("result.json", result)
 
     def _clear(self) -> None:
-        """Remove the files of a run that is overwritten; the checkpoint goes last, when the new one replaces it."""
+        """Remove the files of the old run, but for its checkpoint, which the new one replaces."""
         self.path.mkdir(parents=True, exist_ok=True)
         checkpoints.remove_leftovers(self.path)
         for name in (*_OURS[1:], *_OURS_AT_THE_END):

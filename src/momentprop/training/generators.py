@@ -1,4 +1,4 @@
-"""Torch's random generators in a run of several processes: leave them alone, note their states, put them back."""
+"""Saves, restores and protects torch's random generators in a run of several processes."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from momentprop.training.distributed import Ranks
 
 @contextlib.contextmanager
 def forked_generators(ranks: Ranks) -> Iterator[None]:
-    """Leave torch's own generators as they were."""
+    """Restore torch's own generators on exit."""
     with torch.random.fork_rng([ranks.device] if ranks.device.type == "cuda" else []):
         yield
 
@@ -25,7 +25,7 @@ def generator_states(ranks: Ranks) -> dict[str, Tensor]:
 
 
 def restore_generators(found: Mapping[str, Tensor], ranks: Ranks) -> None:
-    """Put the states of this process back, as far as `generator_states` has noted them."""
+    """Restore the generators of this process from the result of `generator_states`, where that has them."""
     for name, states in found.items():
         if ranks.rank < len(states):
             state = states[ranks.rank].clone()

@@ -1,4 +1,4 @@
-"""The log of a run, for people: a table of its epochs, and TensorBoard events."""
+"""The log of a run: a table of its epochs, and TensorBoard events."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 
 def write_csv(path: Path, history: Sequence[Row]) -> None:
-    """Write one line for each epoch. The file is written anew every time, so that no kill can leave a line twice."""
+    """Write one line per epoch. Each call rewrites the whole file, so that a killed run leaves no line twice."""
     if not history:
         return
     text = io.StringIO(newline="")
@@ -25,7 +25,7 @@ def write_csv(path: Path, history: Sequence[Row]) -> None:
 
 
 class TensorBoard:
-    """Events for TensorBoard, if they are wanted."""
+    """Writes events for TensorBoard, if wanted."""
 
     def __init__(self, folder: Path, wanted: bool, epoch: int) -> None:
         self.writer: Any = None

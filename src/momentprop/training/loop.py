@@ -1,4 +1,4 @@
-"""The training loop, for any model and any examples: `fit`."""
+"""`fit`: the training loop for any model and any examples."""
 
 import math
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from momentprop.training.training_examples import Examples, as_examples, order
 
 @dataclass
 class Position:
-    """Where a run is: epochs that are done, and steps and seconds of the present one."""
+    """The position of a run: the finished epochs, and the steps and seconds of the current one."""
 
     epoch: int = 0
     step: int = 0
@@ -64,24 +64,24 @@ def fit(
     (20, True)
 
     Args:
-        model: any module; by method `ap2` it is run as by `propagate`. It comes back on the device that it was on.
+        model: any module; the method `ap2` runs it as `propagate` does. It is returned to its device at the end.
         examples: a pair of tensors (inputs, targets), a `momentprop.data.Split`, or any map-style data set.
         settings: how to train.
         validation: examples to evaluate with after every epoch.
-        objective: the loss and what else is reported; by default `Classification(settings.softmax)`, and in the
-            training what `settings.loss` names.
+        objective: the loss and the other reported figures. The default is `Classification(settings.softmax)`, and
+            for the training steps the loss that `settings.loss` names.
         out: a folder for checkpoints and logs. Without one, nothing is written.
-        resume: go on from the checkpoint in the folder, if there is one.
-        overwrite: begin anew although the folder holds a run.
+        resume: continue from the checkpoint in the folder, if there is one.
+        overwrite: start over even if the folder holds a run.
         tensorboard: also write TensorBoard events.
-        progress: show it.
+        progress: show progress bars, or one line per epoch without a terminal.
     """
     ranks = processes(settings.device)
     home = next((parameter.device for parameter in model.parameters()), ranks.device)
     with forked_generators(ranks):
         folder = None if out is None else Folder(Path(out), settings)
         found = None if folder is None else folder.open(resume=resume, overwrite=overwrite)
-        ranks.wait()  # until all have looked
+        ranks.wait()  # until all processes have read the folder
         trainer = Trainer(model, as_examples(examples), settings, ranks, validation, objective, folder)
         if found is not None:
             trainer.restore(found)
@@ -121,11 +121,11 @@ class Trainer:
         self.position = Position()
         self.calibration: Calibration | None = None
         self.sums = torch.zeros(len(self.objective.names), dtype=torch.float64, device=ranks.device)
-        torch.manual_seed(settings.seed * 1_000_003 + 500_000 + ranks.rank)  # the noise; each process has its own
+        torch.manual_seed(settings.seed * 1_000_003 + 500_000 + ranks.rank)  # the noise of this process
 
     @property
     def steps(self) -> int:
-        """How many steps an epoch has."""
+        """The number of steps in an epoch."""
         return math.ceil(len(self.examples) / self.settings.batch_size)
 
     def run(self, bar: Progress, tensorboard: bool = False) -> None:
@@ -137,7 +137,7 @@ class Trainer:
             self.calibrate(0)
             self.save()
         elif self.folder is not None and self.ranks.is_first:
-            self.folder.save_log(self.position.history)  # a kill may have come before it was written
+            self.folder.save_log(self.position.history)  # the run may have been killed before it was written
         while self.position.epoch < self.settings.epochs:
             row = self.epoch(bar)
             bar.end(row)
@@ -145,11 +145,11 @@ class Trainer:
                 events.add(row)
 
     def epoch(self, bar: Progress) -> Row:
-        """Train from the present position to the end of the epoch, evaluate, and write it down."""
+        """Train from the current position to the end of the epoch, evaluate, and save."""
         at = self.position
         rate = self.settings.learning_rate * self.settings.decay**at.epoch
         for group in self.optimizer.param_groups:
-            group["lr"] = group["lr"].fill_(rate) if self.graphed else rate  # a graph reads it where it is
+            group["lr"] = group["lr"].fill_(rate) if self.graphed else rate  # a graph reads it from its memory
         permutation = order(len(self.examples), self.settings.seed, at.epoch).to(self.ranks.device)
         bar.begin(at.epoch + 1, self.steps, at.step)
         clock = Clock(at.seconds)
@@ -159,7 +159,7 @@ class Trainer:
             bar.step(lambda: self.running_figures(clock.seconds))
             every = self.settings.checkpoint_every
             if every and (at.epoch * self.steps + at.step) % every == 0 and at.step < self.steps:
-                self._require_finite()  # for which the device ends its work
+                self._require_finite()  # waits for the device, so that the clock is right
                 at.seconds = clock.seconds
                 self.save()
                 clock.set(at.seconds)
@@ -169,9 +169,9 @@ class Trainer:
         return row
 
     def step(self, batch: Tensor) -> None:
-        """Make one step with the examples at these positions; the last batch of an epoch may be a smaller one."""
+        """Make one step with the examples at these positions; the last batch of an epoch may be smaller."""
         if len(batch) < self.settings.batch_size:
-            self._step(batch, self.runner if self.ranks.world > 1 else self.model)  # is not worth another compilation
+            self._step(batch, self.runner if self.ranks.world > 1 else self.model)  # not worth a compilation
         elif self.graphed:
             self.graphed_step = self.graphed_step or GraphedStep(lambda batch: self._step(batch, self.runner))
             self.graphed_step(batch)
@@ -179,27 +179,27 @@ class Trainer:
             self._step(batch, self.runner)
 
     def _step(self, batch: Tensor, runner: nn.Module) -> None:
-        """Make one step, in which each process takes its part of the examples."""
+        """Make one step; each process takes its part of the examples."""
         mine = self.ranks.shard(batch)
         count = len(mine)
         inputs, targets = self.examples.batch(mine if count else batch[:1])  # all processes must take part
         with autocast(self.settings, self.ranks.device):
             output = training_pass(runner, converted(inputs, self.settings), self.settings, self.calibration)
         figures = self.loss(in_full(output), converted(targets, self.settings))[:, :count]
-        loss = figures[0].sum() * (self.ranks.world / len(batch))  # of which the processes take the average
+        loss = figures[0].sum() * (self.ranks.world / len(batch))  # DDP averages over the processes
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
         self.sums += figures.detach().double().sum(1)
 
     def running_figures(self, seconds: float) -> dict[str, float]:
-        """The averages over the part of the epoch that this process has done."""
+        """Return the averages over this process's part of the epoch so far."""
         seen = min(self.position.step * self.settings.batch_size, len(self.examples))
         share = (self.sums * self.ranks.world / seen).tolist()
         return {**dict(zip(self.objective.names, share, strict=True)), "images_per_second": seen / seconds}
 
     def _require_finite(self) -> list[float]:
-        """The averages of the epoch so far, over all processes; an error if they are not finite."""
+        """Return the averages of the epoch so far, over all processes; raise an error if they are not finite."""
         seen = min(self.position.step * self.settings.batch_size, len(self.examples))
         averages: list[float] = (self.ranks.sum(self.sums) / seen).tolist()
         if all(math.isfinite(average) for average in averages):
@@ -226,13 +226,13 @@ class Trainer:
         return row
 
     def calibrate(self, epoch: int) -> None:
-        """Fit corrections of AP2 to the present weights, if the run has any."""
+        """Fit corrections of AP2 to the current weights, if the settings ask for them."""
         if self.settings.calibrate_every:
             self.calibration = fitted(self.model, self.examples, self.settings, epoch, self.ranks.device)
-            self.graphed_step = None  # a recorded step has the former corrections
+            self.graphed_step = None  # a recorded step contains the old corrections
 
     def evaluate(self, examples: Any) -> dict[str, float]:
-        """The averages of the objective over examples, by the evaluation pass."""
+        """Return the averages of the objective over examples, by the evaluation pass."""
         given = as_examples(examples).to(self.ranks.device)
         return evaluate(self.model, given, self.settings, self.objective, self.ranks, self.calibration)
 
@@ -267,7 +267,7 @@ class Trainer:
         self.folder.save(Checkpoint(state, {**named, "sums": sums}))
 
     def restore(self, found: Checkpoint) -> None:
-        """Go to the position of a checkpoint."""
+        """Restore the position and the state of a checkpoint."""
         self._require_same_run(found)
         state = found.state
         self.model.load_state_dict(found.part("model."))

@@ -1,4 +1,4 @@
-"""The optimizer of a run: made from its settings, and its state as tensors and JSON."""
+"""Makes the optimizer of a run from its settings, and converts its state to tensors and JSON."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from momentprop.training.settings import Settings
 
 
 def make_optimizer(model: nn.Module, settings: Settings, graphed: bool) -> torch.optim.Optimizer:
-    """Make the optimizer; that of a graph has its state and its learning rate on the GPU."""
+    """Make the optimizer; for a CUDA graph its state and its learning rate lie on the GPU."""
     parameters: Sequence[nn.Parameter] = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise UserError("the model has no parameters to train")
@@ -22,7 +22,7 @@ def make_optimizer(model: nn.Module, settings: Settings, graphed: bool) -> torch
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the state of an optimizer: its tensors, by parameter and name, and the rest as JSON takes it."""
+    """Return the tensors of an optimizer's state by parameter and name, and the rest in a form that JSON takes."""
     tensors: dict[str, Tensor] = {}
     rest: dict[str, Any] = {}
     for index, entries in optimizer.state_dict()["state"].items():
@@ -32,7 +32,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor]
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
-    """Put a state back; learning rates and other settings stay as they are."""
+    """Restore a state; learning rates and other settings stay as they are."""
     state: dict[int, dict[str, Any]] = {}
     for key, entry in (*tensors.items(), *rest.items()):
         index, _, name = key.partition(".")

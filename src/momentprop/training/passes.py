@@ -20,7 +20,7 @@ _EVALUATED_AT_ONCE = 500
 
 
 def training_pass(model: nn.Module, inputs: Tensor, settings: Settings, calibration: Calibration | None = None) -> Any:
-    """The output of a model in training mode: a tensor, or by AP2 a value, with corrections if there are any."""
+    """Run a model in training mode; AP2 returns a value, corrected by a calibration if there is one."""
     noise = settings.input_variance
     if settings.method == "ap1":
         return _means(model(Mean(inputs)))
@@ -38,7 +38,7 @@ def evaluation_pass(
     objective: Objective,
     calibration: Calibration | None = None,
 ) -> Tensor:
-    """The figures of every example, from a model in evaluation mode; AP2 and draws let its dropout act."""
+    """Return the figures of every example in evaluation mode; with AP2 and sampling, dropout acts."""
     if settings.evaluation == "ap1":
         return objective(in_full(model(inputs)), targets)
     given: dict[str, Any] = {"input_variance": settings.input_variance or None, "dropout": True}
@@ -57,10 +57,10 @@ def _moments(
     input_variance: float | None = None,
     dropout: bool = False,
 ) -> Any:
-    """AP2, with the corrections of a calibration of these weights or, in the training, of some that they had before."""
+    """Run AP2, corrected by a calibration, which in training may have been fitted to earlier weights."""
     if calibration is None:
         return propagate(model, given, family=settings.family, input_variance=input_variance, dropout=dropout)  # type: ignore[arg-type]
-    return Calibrated(model, calibration, input_variance, dropout)(given)  # whichever weights were calibrated
+    return Calibrated(model, calibration, input_variance, dropout)(given)  # without a check of the weights
 
 
 @torch.no_grad()
@@ -72,7 +72,7 @@ def evaluate(
     ranks: Ranks,
     calibration: Calibration | None = None,
 ) -> dict[str, float]:
-    """The averages of an objective over examples, which the processes share among them."""
+    """Return the averages of an objective over examples, which the processes share."""
     sums = torch.zeros(len(objective.names), dtype=torch.float64, device=ranks.device)
     mine = ranks.shard(torch.arange(len(examples), device=ranks.device))
     with evaluating(model), autocast(settings, ranks.device):
@@ -85,7 +85,7 @@ def evaluate(
 
 
 class _Drawn(nn.Module):
-    """The model with what the objective averages over draws at its end."""
+    """The model, followed by the quantity that the objective averages over draws."""
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:
         super().__init__()
@@ -97,17 +97,17 @@ class _Drawn(nn.Module):
 
 
 def converted(tensor: Tensor, settings: Settings) -> Tensor:
-    """Floating point numbers in the type of the run, and integers as they are."""
+    """Convert a floating-point tensor to the type of the run; integers stay as they are."""
     return tensor.to(settings.torch_dtype) if tensor.is_floating_point() else tensor
 
 
 def autocast(settings: Settings, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Half precision where it is safe, if the run has that."""
+    """Return a context of half precision where it is safe, if the settings ask for it."""
     return torch.autocast(device.type, torch.bfloat16) if settings.amp else contextlib.nullcontext()
 
 
 def in_full(output: Any) -> Any:
-    """The output with half-precision numbers as float32, for the sake of the loss."""
+    """Convert a half-precision output to float32, so that the loss is accurate."""
     if isinstance(output, tuple | list):
         return type(output)(in_full(part) for part in output)
     if output.dtype not in (torch.bfloat16, torch.float16):

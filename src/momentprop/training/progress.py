@@ -1,4 +1,4 @@
-"""Live progress: a bar on a terminal, and one plain line an epoch elsewhere."""
+"""Live progress: a bar on a terminal, and one plain line per epoch elsewhere."""
 
 import contextlib
 import sys
@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-_REFRESH = 0.5  # seconds between two looks at the loss, each of which waits for the device
+_REFRESH = 0.5  # seconds between two updates of the loss, each of which waits for the device
 
 
 class Progress(contextlib.AbstractContextManager["Progress"]):
-    """Shows epochs as they pass; silent where it is not wanted, as on all processes but the first."""
+    """Shows the progress of epochs; silent if not wanted, as on all processes but the first."""
 
     def __init__(self, epochs: int, wanted: bool = True) -> None:
         self.epochs, self.wanted = epochs, wanted
@@ -35,7 +35,7 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
             self.task = self.bar.add_task(f"epoch {epoch} of {self.epochs}", total=steps, completed=done, figures="")
 
     def step(self, figures: Callable[[], Mapping[str, float]]) -> None:
-        """Count a step; the figures are asked for twice a second at most."""
+        """Count a step; compute the figures at most twice a second."""
         if self.bar is None:
             return
         self.bar.advance(self.task)
@@ -44,7 +44,7 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
             self.looked = time.monotonic()
 
     def end(self, row: Mapping[str, Any]) -> None:
-        """Say how an epoch has ended."""
+        """Print the figures of a finished epoch."""
         self.say(f"epoch {row['epoch']} of {self.epochs}: {line(row)}")
 
     def say(self, text: str) -> None:
@@ -56,13 +56,13 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
 
 
 class Clock:
-    """Counts seconds on from a number."""
+    """Counts seconds, starting at a given number."""
 
     def __init__(self, seconds: float) -> None:
         self.set(seconds)
 
     def set(self, seconds: float) -> None:
-        """Count from this number on."""
+        """Restart the count at this number."""
         self.before, self.started = seconds, time.perf_counter()
 
     @property
@@ -72,7 +72,7 @@ class Clock:
 
 
 def line(figures: Mapping[str, Any]) -> str:
-    """Figures as people read them.
+    """Format figures for people.
 
     >>> line({"epoch": 1, "train_loss": 0.5, "train_accuracy": 0.871, "images_per_second": 3204.2})
     'train loss 0.5000, train accuracy 87.10 %, 3204 images/s'

@@ -1,4 +1,4 @@
-"""Calibration during the training: corrections of AP2 for the weights of the moment."""
+"""Calibration during training: corrections of AP2, fitted to the current weights."""
 
 import torch
 from torch import nn
@@ -11,19 +11,19 @@ from momentprop.training.settings import Settings
 from momentprop.training.training_examples import Examples, order
 
 INPUTS = 64
-"""How many training inputs a fit takes."""
+"""The number of training inputs of a fit."""
 
 SAMPLES = 100
-"""How many draws of the noise it makes of each: their deviation is then known to 7 %."""
+"""The number of draws of the noise for each input, which gives a deviation to 7 %."""
 
 
 def fitted(
     model: nn.Module, examples: Examples, settings: Settings, epoch: int, device: torch.device | str
 ) -> Calibration:
-    """A calibration of the model as it is, under the noise of the run; it depends on seed and epoch beside the weights.
+    """Calibrate the model with its current weights, under the noise of the run; seed and epoch fix the draws.
 
-    Every channel has a factor of its own, and nothing else, so that the gradient takes the corrections for constants.
-    The model is evaluated, with dropout: a batch normalization takes its running statistics.
+    Every channel has a factor of its own and nothing else, so that the gradient treats the corrections as constants.
+    The model is in evaluation mode, but with dropout: a batch normalization uses its running statistics.
     """
     chosen = order(len(examples), settings.seed, epoch)[:INPUTS].to(device)
     inputs = converted(examples.batch(chosen)[0], settings)
@@ -40,5 +40,5 @@ def fitted(
                 features="channel",
             )
     except ValueError as error:
-        raise UserError(f"there is nothing to calibrate in the training: {error}") from error
+        raise UserError(f"training has nothing to calibrate: {error}") from error
     return found.to(device)

@@ -1,4 +1,4 @@
-"""The settings of a training run: every choice that can change its result, checked at the door and saved as JSON."""
+"""The settings of a training run: every choice that can change its result, checked when made, saved as JSON."""
 
 import dataclasses
 import difflib
@@ -25,7 +25,7 @@ def setting(
     least: float | None = None,
     above: float | None = None,
 ) -> Any:
-    """Declare a setting with its help: the words that it may be, its least value, or a value that it must exceed."""
+    """Declare a setting with its help text and its choices, its least value, or a value that it must exceed."""
     return dataclasses.field(
         default=default, metadata={"help": text, "choices": choices, "least": least, "above": above}
     )
@@ -33,53 +33,53 @@ def setting(
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How to train, for any model and any data; an impossible choice raises a `UserError` that says so."""
+    """How to train, for any model and any data; an impossible choice raises a `UserError` that explains it."""
 
     method: str = setting(
         "ap2",
-        "The training pass: ap1 (means), ap2 (means and variances) or sample (noise is drawn).",
+        "The training pass: ap1 (means), ap2 (means and variances) or sample (draws the noise).",
         choices=get_args(Method),
     )
     evaluate: str = setting(
         "same",
-        "The evaluation pass: as the training pass (same; ap1 if that is sample), or ap1, ap2 or sample.",
+        "The evaluation pass: same (as the training pass, but ap1 if that is sample), ap1, ap2 or sample.",
         choices=("same", *get_args(Method)),
     )
     softmax: str = setting(
         "simplified",
-        "How ap2 takes the class posterior q of the loss -log q(y): simplified (as the paper trained), "
+        "How ap2 computes the class posterior q of the loss -log q(y): simplified (used in the paper), "
         "logistic, normal, centred, race (near exact) or fast.",
         choices=get_args(PosteriorMethod),
     )
     loss: str = setting(
         "posterior",
-        "What ap2 minimizes: -log q(y) of the class posterior (posterior, as the paper), or the mean of -log softmax "
-        "over the noise (expected), as training by sample does.",
+        "What ap2 minimizes: posterior (-log q(y) of the class posterior, as in the paper), or expected (the mean of "
+        "-log softmax over the noise, as training by sample does).",
         choices=tuple(LOSSES),
     )
     family: str = setting(
         "normal",
-        "The values of ap2: normal (exact expectations), logistic, or fitted (the paper's own, fast for bernoulli).",
+        "The values of ap2: normal (exact expectations), logistic, or fitted (the paper's code, fast for bernoulli).",
         choices=get_args(Family),
     )
     input_variance: float = setting(0.0, "The variance of the noise on the normalized inputs.", least=0)
     calibrate_every: int = setting(
-        0, "For ap2: fit corrections of its variances at the start and after every so many epochs; 0: none.", least=0
+        0, "For ap2: fit corrections of its variances at the start and after every N epochs; 0: never.", least=0
     )
-    samples: int = setting(16, "How many draws the evaluation by sample averages.", least=2)
-    epochs: int = setting(20, "How often to go through the training examples.", least=1)
-    batch_size: int = setting(128, "Examples a step, over all processes together.", least=1)
+    samples: int = setting(16, "The number of draws that the evaluation by sample averages.", least=2)
+    epochs: int = setting(20, "The number of passes through the training examples.", least=1)
+    batch_size: int = setting(128, "Examples per step, over all processes together.", least=1)
     learning_rate: float = setting(1e-3, "The learning rate of the first epoch.", above=0)
-    decay: float = setting(0.96, "What the learning rate is multiplied by after every epoch.", above=0)
+    decay: float = setting(0.96, "The factor that multiplies the learning rate after every epoch.", above=0)
     optimizer: str = setting("adam", "The optimizer: adam or sgd.", choices=("adam", "sgd"))
-    seed: int = setting(0, "The seed of the initial point, the order of the examples and the noise.", least=0)
-    dtype: str = setting("float32", "The type of the numbers: float32 or float64.", choices=tuple(_DTYPES))
+    seed: int = setting(0, "The seed of the initial weights, the order of the examples and the noise.", least=0)
+    dtype: str = setting("float32", "The precision of the numbers: float32 or float64.", choices=tuple(_DTYPES))
     amp: bool = setting(False, "Compute in bfloat16 where that is safe (autocast).")
     compile: bool = setting(False, "Compile the model with torch.compile.")
-    graph: bool = setting(False, "On a GPU: record a step once as a CUDA graph, and replay it.")
+    graph: bool = setting(False, "On a GPU: record a step as a CUDA graph once, and replay it.")
     device: str = setting("auto", "Where to compute: auto (a GPU if there is one), cpu, cuda, ...")
     checkpoint_every: int = setting(
-        500, "Also write a checkpoint after this many steps; 0: at ends of epochs only.", least=0
+        500, "Also write a checkpoint after every N steps; 0: only at the end of an epoch.", least=0
     )
 
     def __post_init__(self) -> None:
@@ -89,9 +89,9 @@ class Settings:
         if self.seed >= 2**32:
             raise UserError(f"seed must be less than 2 to the power of 32, but is {self.seed}")
         if self.calibrate_every and self.method != "ap2":
-            raise UserError(f"calibrate every is for the method 'ap2', but the method is {self.method!r}")
+            raise UserError(f"calibrate every needs the method 'ap2', but the method is {self.method!r}")
         if self.amp and self.dtype != "float32":
-            raise UserError(f"amp computes in half precision, which makes no sense with dtype {self.dtype!r}")
+            raise UserError(f"amp computes in half precision and needs dtype 'float32', but dtype is {self.dtype!r}")
 
     @property
     def evaluation(self) -> str:
@@ -102,16 +102,16 @@ class Settings:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """The type of the numbers as torch has it."""
+        """The torch type of the numbers."""
         return _DTYPES[self.dtype]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as JSON takes them."""
+        """Return the fields in a form that JSON takes."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Make the settings with these fields; unknown ones are refused."""
+        """Make the settings with these fields; an unknown field raises an error."""
         known = {field.name for field in dataclasses.fields(cls)}
         for name in fields:
             if name not in known:
@@ -121,16 +121,16 @@ class Settings:
 
 
 MAY_CHANGE = frozenset({"epochs", "device", "checkpoint_every"})
-"""What may differ when a run is resumed: the other fields decide what its steps compute."""
+"""The fields that may change when a run is resumed; the others decide what its steps compute."""
 
 
 def spoken(name: str) -> str:
-    """Return the name of a setting as messages write it."""
+    """Return the name of a setting for messages."""
     return name.replace("_", " ")
 
 
 def _checked(field: dataclasses.Field[Any], kind: Any, given: Any) -> Any:
-    """The value of a field, or an error that says what is wrong with it."""
+    """Return the value of a field, or raise an error that says what is wrong with it."""
     name, choices = spoken(field.name), field.metadata["choices"]
     least: float | None = field.metadata["least"]
     above: float | None = field.metadata["above"]

@@ -1,4 +1,4 @@
-"""Examples to train with, held on one device: batches are gathered there, so that no step waits for data."""
+"""Training examples, kept on one device: batches are gathered there, so that no step waits for data."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,16 +10,16 @@ from momentprop.errors import UserError
 
 
 class Examples(Protocol):
-    """What training asks of data; `momentprop.data.Split` has it."""
+    """The interface of training data, which `momentprop.data.Split` implements."""
 
     def __len__(self) -> int: ...
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs and targets at these positions."""
+        """Return the inputs and targets at these positions."""
         ...
 
     def to(self, device: torch.device) -> "Examples":
-        """The same examples on a device."""
+        """Return the same examples on a device."""
         ...
 
 
@@ -38,16 +38,16 @@ class Pairs:
         return len(self.inputs)
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs and targets at these positions."""
+        """Return the inputs and targets at these positions."""
         return self.inputs[indices], self.targets[indices]
 
     def to(self, device: torch.device) -> "Pairs":
-        """The same examples on a device."""
+        """Return the same examples on a device."""
         return Pairs(self.inputs.to(device), self.targets.to(device))
 
 
 def as_examples(data: Any) -> Examples:
-    """What a user has: examples, a pair of tensors, or a map-style data set, whose items are then stacked."""
+    """Convert examples, a pair of tensors, or a map-style data set, whose items are stacked."""
     if hasattr(data, "batch") and hasattr(data, "to"):
         return data  # type: ignore[no-any-return]
     if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
@@ -59,6 +59,6 @@ def as_examples(data: Any) -> Examples:
 
 
 def order(count: int, seed: int, epoch: int) -> Tensor:
-    """A permutation of the examples that depends on the seed and the epoch, and on nothing else."""
+    """Return a permutation of the examples that depends only on the seed and the epoch."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     return torch.randperm(count, generator=generator)

@@ -1,4 +1,4 @@
-"""What all values share: dataclasses and pytrees of tensors that torch operations accept in place of a tensor."""
+"""The base of all values: dataclasses and pytrees of tensors that torch operations accept in place of a tensor."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any, NoReturn, Self
 import torch
 from torch import Tensor
 
-from momentprop.dispatch import Operand, dispatch, where
+from momentprop.dispatch import MissingRule, Operand, dispatch, where
 from momentprop.dispatch.dispatcher import enter
 from momentprop.torch_compat import pytrees
 from momentprop.torch_compat.functorch import is_wrapped
@@ -23,9 +23,9 @@ def set_default_validate_args(enabled: bool) -> None:
 class Value(Operand):
     """A random tensor, described by a few component tensors.
 
-    Every subclass is made a dataclass (where DDP looks for tensors) and a pytree (where `torch.func`, `torch.export`
-    and `torch.compile` look), and is admitted to `torch.load(weights_only=True)`. The constructor checks what the user
-    gives; `of` builds a value of the same type from components that are known to be sound.
+    Every subclass becomes a dataclass, because DDP looks for tensors there, and a pytree, because `torch.func`,
+    `torch.export` and `torch.compile` look there. `torch.load(weights_only=True)` accepts it. The constructor checks
+    its arguments; `of` builds a value of the same type from components that need no check.
     """
 
     def __init_subclass__(cls) -> None:
@@ -38,29 +38,34 @@ class Value(Operand):
     def __torch_function__(
         cls, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Torch calls this when an operation meets a value; the rule table answers."""
+        """Look up the rule for an operation; torch calls this when the operation meets a value."""
         return dispatch(function, args, kwargs or {})
 
     @classmethod
     def of(cls, *parts: Any) -> Self:
-        """A value of this type from its components, unchecked."""
+        """Return a value of this type with the given components, without checking them."""
         value = object.__new__(cls)
         for name, part in zip(cls.components, parts, strict=True):
             setattr(value, name, part)
         return value
 
+    @classmethod
+    def certain(cls, tensor: Tensor) -> Any:
+        """Return a tensor as a value of this type that is not random, if the type has one."""
+        raise MissingRule(f"a plain tensor cannot become a {cls.__name__} at {where()}: its `certain` is not defined")
+
     def each(self, function: Callable[[Tensor], Any]) -> Any:
         """Apply a function that moves or converts elements to every component.
 
-        A function that gives several tensors gives as many values.
+        If the function returns several tensors, the result is as many values.
         """
         return self.assembled(*(function(getattr(self, name)) for name in self.components))
 
     @classmethod
     def assembled(cls, *parts: Any) -> Any:
-        """Return a value from its components, or as many values as tensors, if the components are tuples of tensors.
+        """Return a value with the given components, or several values if the components are tuples of tensors.
 
-        What is not a floating-point tensor, such as the lengths of packed sequences, is passed on as it is.
+        Anything but a floating-point tensor, such as the lengths of packed sequences, is returned unchanged.
         """
         first = parts[0]
         if isinstance(first, Tensor):
@@ -90,16 +95,19 @@ class Value(Operand):
     @property
     def requires_grad(self) -> bool:
         """Whether any component requires a gradient."""
-        return any(getattr(self, name).requires_grad for name in self.components)
+        for name in self.components:  # noqa: SIM110 (every operation without gradients passes here)
+            if getattr(self, name).requires_grad:
+                return True
+        return False
 
     @property
     def data(self) -> Any:
-        """The value without its history."""
+        """The value, detached from the autograd graph."""
         return self.detach()  # type: ignore[attr-defined]
 
     @property
     def mT(self) -> Any:  # noqa: N802 (torch's name)
-        """The value with its last two dimensions exchanged."""
+        """The value with its last two dimensions swapped."""
         return self.transpose(-2, -1)  # type: ignore[attr-defined]
 
     @property
@@ -108,7 +116,7 @@ class Value(Operand):
         return self.t()  # type: ignore[attr-defined]
 
     def where(self, condition: Tensor, other: Any) -> Any:
-        """Return the elements of the value under the condition, and those of `other` elsewhere."""
+        """Return the elements of the value where the condition holds, and those of `other` elsewhere."""
         return torch.where(condition, self, other)  # type: ignore[call-overload]
 
     def __len__(self) -> int:
@@ -118,7 +126,7 @@ class Value(Operand):
         return iter(self.unbind(0))  # type: ignore[attr-defined]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.components}  # neither views nor origins outlive a copy
+        return {name: getattr(self, name) for name in self.components}  # a copy keeps neither views nor origins
 
     def __bool__(self) -> NoReturn:
         raise TypeError(f"control flow on a random {type(self).__name__} at {where()}: it has no single truth value")
@@ -182,7 +190,7 @@ for _name in dir(Tensor):
 
 
 def as_tensor(given: Any, name: str) -> Tensor:
-    """The floating-point tensor a constructor was given as `name`, or a clear error."""
+    """Return the constructor argument `name` as a floating-point tensor, or raise a clear error."""
     if isinstance(given, Value):
         raise TypeError(f"{name} must be a tensor, but is already a {type(given).__name__}")
     tensor = given if isinstance(given, Tensor) else torch.tensor(given)
@@ -192,7 +200,7 @@ def as_tensor(given: Any, name: str) -> Tensor:
 
 
 def may_look_at(tensor: Tensor, validate_args: bool | None) -> bool:
-    """Whether a check may read this tensor's data: never while tracing, recording, or under `torch.func` transforms."""
+    """Return whether a check may read the data: not while tracing, recording a graph, or under `torch.func`."""
     if not (_VALIDATE[0] if validate_args is None else validate_args) or torch.compiler.is_compiling():
         return False
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():

@@ -1,4 +1,4 @@
-"""The class posterior in which the propagation through a classifier ends."""
+"""The class posterior, the result of propagating through a classifier."""
 
 from typing import Self
 
@@ -47,10 +47,10 @@ class Categorical(Value):
         return drawn[:, 0].reshape(batch) if n is None else drawn.T.reshape(n, *batch)
 
     def distribution(self) -> torch.distributions.Categorical:
-        """The same distribution from `torch.distributions`."""
+        """Return the same distribution as a `torch.distributions.Categorical`."""
         return torch.distributions.Categorical(logits=self.logits)
 
     @classmethod
     def from_distribution(cls, distribution: torch.distributions.Categorical) -> Self:
-        """The value with the probabilities of a `torch.distributions.Categorical`."""
+        """Return the value with the probabilities of a `torch.distributions.Categorical`."""
         return cls(distribution.logits)

@@ -1,7 +1,7 @@
 """Values with a single component: means (AP1) and draws (sampling)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -19,6 +19,11 @@ class Certain(Value):
         self.loc = as_tensor(loc, "loc")
 
     @classmethod
+    def certain(cls, tensor: Tensor) -> Self:
+        """Return a tensor as a value of this type."""
+        return cls.of(tensor)
+
+    @classmethod
     def without_rule(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Apply the operation to `loc` and wrap the tensors that come out."""
         result = function(*(_unwrap(a) for a in args), **{name: _unwrap(a) for name, a in kwargs.items()})
@@ -34,7 +39,7 @@ class Certain(Value):
         return result
 
     def sample(self, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
-        """The tensor itself, repeated `n` times."""
+        """Return the tensor itself, or `n` copies of it along a new first dimension."""
         return self.loc if n is None else self.loc.expand(n, *self.loc.shape)
 
 
@@ -48,7 +53,7 @@ class Mean(Certain):
 
 
 class Sample(Certain):
-    r"""One draw: every noise that the value meets is sampled, everything else acts as on a tensor."""
+    r"""One draw: noisy operations are sampled, and all others act as they do on a tensor."""
 
 
 def _unwrap(argument: Any) -> Any:

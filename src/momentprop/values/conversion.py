@@ -1,33 +1,42 @@
-"""A value or a tensor as a value of another type."""
+"""Conversion of values and tensors to values of another type."""
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.values.base import Value
+from momentprop.values.categorical import Categorical
 from momentprop.values.certain import Certain, Sample
+from momentprop.values.independent import Independent
 from momentprop.values.uncertain import Uncertain
 
 
 def as_type(x: Any, wanted: type[Value]) -> Any:
-    """Return a value or a tensor as a value of a type: its mean, its moments, or a draw of it."""
+    """Convert a value or a tensor to the wanted type: take its mean, its moments, or a draw of it."""
     if type(x) is wanted:
         return x
-    if issubclass(wanted, Uncertain):
-        loc = getattr(x, "loc", x)
-        return wanted.of(loc, getattr(x, "variance", torch.zeros_like(loc)))
-    if wanted is Sample and isinstance(x, Value):
-        return Sample.of(x.sample())
-    if isinstance(x, Value) and not issubclass(wanted, Certain):
-        raise TypeError(f"a {type(x).__name__} cannot be made a {wanted.__name__}: give values of one type")
-    return wanted.of(getattr(x, "loc", x))
+    if not isinstance(x, Value):
+        return wanted.certain(x)
+    if issubclass(wanted, Sample):
+        return wanted.of(x.sample())
+    if issubclass(wanted, Certain):
+        return wanted.of(x.loc)  # type: ignore[attr-defined]
+    if issubclass(wanted, Independent) and isinstance(x, Certain):
+        return wanted.certain(x.loc)
+    if issubclass(wanted, Independent) and isinstance(x, Uncertain | Categorical):
+        return wanted.of(x.loc, x.variance)
+    raise TypeError(
+        f"a {type(x).__name__} cannot be converted to a {wanted.__name__} without a loss: give a {wanted.__name__}, or "
+        "leave out `method` and `family`"
+    )
 
 
 def as_values(tree: Any, wanted: type[Value]) -> Any:
-    """Return the tree with values in place of floating-point tensors."""
-    return pytree.tree_map(lambda x: as_type(x, wanted) if is_floating(x) else x, tree, is_leaf=is_value)
+    """Replace the floating-point tensors of a tree by values of the wanted type, if it can hold what is certain."""
+    if wanted.certain.__func__ is Value.certain.__func__:  # type: ignore[attr-defined]
+        return tree
+    return pytree.tree_map(lambda x: wanted.certain(x) if is_floating(x) else x, tree, is_leaf=is_value)
 
 
 def is_value(x: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What many draws tell: the moments of a sample, and how far they may be off."""
+"""The moments of many draws, with their standard errors."""
 
 from torch import Tensor
 
@@ -8,7 +8,7 @@ from momentprop.values.uncertain import Uncertain
 class Estimate(Uncertain):
     r"""Mean and variance of a number of draws, each with its standard error.
 
-    What `propagate(..., method="sample")` returns. It is a result: no operation has a rule for it.
+    `propagate(..., method="sample")` returns it. It is a result only: no operation has a rule for it.
     """
 
     loc: Tensor

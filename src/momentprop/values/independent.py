@@ -1,4 +1,4 @@
-"""The base of the values of AP2: units with a mean and a variance, taken as independent of each other."""
+"""The base of the values of AP2: units with a mean and a variance, assumed to be independent."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
@@ -14,14 +14,14 @@ from momentprop.values.uncertain import Uncertain
 
 
 class Independent(Uncertain):
-    """Independent units with mean `loc` and variance `variance`; of which distribution, the type says.
+    """Independent units with mean `loc` and variance `variance`; subclasses choose the distribution.
 
     `variance` is a number or a tensor that broadcasts to the shape of `loc`; zero is legal and means certainty.
     """
 
     loc: Tensor
     variance: Tensor
-    origin: ClassVar[tuple[Origin, int] | None] = None  # and the writes to its own memory when it was noted
+    origin: ClassVar[tuple[Origin, int] | None] = None  # with the number of writes to the own memory at that time
     note: ClassVar[Any] = None  # set on attention scores and weights: see `rules.attention.notes`
 
     def __init__(self, loc: Tensor | float, variance: Tensor | float, *, validate_args: bool | None = None) -> None:
@@ -35,7 +35,7 @@ class Independent(Uncertain):
             _require(bool((self.variance >= 0).all()), "variance must be non-negative, but has negative elements")
 
     def through(self, kernel: Any, plain: Callable[[Tensor], Tensor] | None, *more: Tensor) -> Self:
-        r"""Return the value of $f(X)$ by an elementwise kernel, where `plain` is $f$ and `more` are further inputs."""
+        r"""Return the value of $f(X)$ by an elementwise kernel; `plain` is $f$, and `more` are its further inputs."""
         if kernel is None:
             return self
         result = self.of(*fused(kernel, plain, self.loc, self.variance, *more))
@@ -53,12 +53,17 @@ class Independent(Uncertain):
         return result
 
     def remember(self, origin: Origin | None) -> None:
-        """Note what the elements are a function of."""
+        """Remember the origin that the elements are a function of."""
         self.origin = None if origin is None else (origin, writes_to(self))  # type: ignore[misc]
+
+    @classmethod
+    def certain(cls, tensor: Tensor) -> Self:
+        """Return a tensor as a value of zero variance."""
+        return cls.of(tensor, torch.zeros_like(tensor))
 
     @property
     def source(self) -> Origin:
-        """What the elements are a function of; by default, and once they were overwritten, of themselves."""
+        """The origin that the elements are a function of: the value itself by default and after an overwrite."""
         if self.origin is not None and self.origin[1] == writes_to(self):
             return self.origin[0]
         return Origin(self, self.loc, self.variance, writes_to(self), _identity)
@@ -70,7 +75,7 @@ class Independent(Uncertain):
         return self.loc + self.stddev * noise
 
     def distribution(self) -> torch.distributions.Distribution:
-        """Return the distribution this value stands for, from `torch.distributions`."""
+        """Return the distribution of this value as a `torch.distributions.Distribution`."""
         return torch.distributions.Normal(self.loc, self.stddev)
 
     @classmethod
@@ -82,9 +87,9 @@ class Independent(Uncertain):
     def missing(
         cls, x: Tensor, mask: Tensor, mean: Tensor | float, variance: Tensor | float, *, noise: Tensor | float = 0.0
     ) -> Self:
-        r"""Return inputs of which some were not observed: these have the `mean` and `variance` of, say, the data set.
+        r"""Return inputs with missing elements, which get a `mean` and a `variance`, such as those of the data set.
 
-        `mask` is true where an element of `x` is missing; what `x` holds there (NaN, perhaps) does not matter. `mean`
+        `mask` is true where an element of `x` is missing; the content of `x` there is ignored and may be NaN. `mean`
         and `variance` broadcast to the shape of `x`: numbers, or one for each channel. Observed elements have variance
         `noise`, by default zero.
 

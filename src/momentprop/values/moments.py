@@ -26,5 +26,5 @@ def is_random(argument: Any) -> bool:
 
 
 def some_value(*arguments: Any) -> Any:
-    """Return the first random one of the arguments, whose type the result has."""
+    """Return the first random argument, whose type the result takes."""
     return next(argument for argument in arguments if isinstance(argument, Uncertain))

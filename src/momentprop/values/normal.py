@@ -28,11 +28,11 @@ class Normal(Independent):
 
 
 class Logistic(Independent):
-    r"""Independent units that are taken as logistic where the paper has a rule, and elsewhere as normal.
+    r"""Independent units, assumed logistic where the paper has a rule for that, and normal elsewhere.
 
     >>> import torch
     >>> torch.relu(Logistic(torch.tensor([0.0]), 1.0))
-    Logistic(loc=tensor([0.3821]),
+    Logistic(loc=tensor([0.3822]),
              variance=tensor([0.3540]))
     """
 
@@ -44,11 +44,11 @@ class Logistic(Independent):
         """Draw a tensor of the value's shape, or `n` of them stacked along a new first dimension."""
         shape = self.shape if n is None else (n, *self.shape)
         uniform = torch.rand(shape, generator=generator, dtype=self.dtype, device=self.device)
-        uniform = uniform.clamp(min=torch.finfo(self.dtype).tiny)  # rand may give exactly 0, whose logit is -inf
+        uniform = uniform.clamp(min=torch.finfo(self.dtype).tiny)  # `rand` can return exactly 0, whose logit is -inf
         return self.loc + self.stddev * torch.logit(uniform) / math.sqrt(LOGISTIC_VARIANCE)
 
     def distribution(self) -> torch.distributions.Distribution:
-        """Return the logistic distribution this value stands for."""
+        """Return the logistic distribution of this value."""
         return LogisticDistribution(self.loc, self.stddev / math.sqrt(LOGISTIC_VARIANCE))
 
     def _quantile(self, probability: float) -> float:
@@ -56,7 +56,7 @@ class Logistic(Independent):
 
 
 class Fitted(Independent):
-    r"""Independent normal units, by the fast fitted formulas of the paper's own implementation where it had one."""
+    r"""Independent normal units, by the fast fitted formulas of the paper's implementation where it has them."""
 
     loc: Tensor
     variance: Tensor

@@ -1,4 +1,4 @@
-r"""Where the elements of a value come from: the base they are functions of, and the function."""
+r"""The origin of a value: the base that its elements are functions of, and the function."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -10,35 +10,36 @@ from momentprop.dispatch import Operand
 Function = Callable[..., Tensor]
 
 LONGEST = 32
-"""Functions of more operations than this are not followed: their result is a value of its own, taken as normal."""
+"""The longest function that is followed, in operations; beyond, the result is a new base, assumed normal."""
 
 
 class Origin(NamedTuple):
-    """Elements that are `function(element, *parameters)` of the elements of `base` as they were, `loc, variance`."""
+    """Elements that are `function(element, *parameters)` of a base that had the components `loc` and `variance`."""
 
     base: Operand
     loc: Tensor
     variance: Tensor
-    writes: int  # to the memory of the base, when the origin was noted
+    writes: int  # to the memory of the base, when the origin was recorded
     function: Function
-    parameters: tuple[Tensor, ...] = ()  # plain tensors that the function takes besides, which may want gradients
+    parameters: tuple[Tensor, ...] = ()  # further plain tensors, which may require gradients
     operations: int = 0
 
     def has_base_of(self, other: "Origin") -> bool:
-        """Whether both are functions of one base, which was not overwritten since."""
+        """Return whether both are functions of one base that has not been overwritten since."""
         same = self.loc is other.loc and self.variance is other.variance
         return same and self.writes == other.writes == writes_to(self.base)
 
 
 def writes_to(value: Operand) -> int:
-    """How often the memory of a value was written to by in-place operations on it or on its views."""
+    """Return how often in-place operations on a value or its views have written to its memory."""
     return value.memory[0] if value.memory else 0
 
 
 def combined(function: Function, operands: Sequence[Any]) -> Origin | None:
-    """The origin of `function(*operands)`, an elementwise function of origins, plain tensors and numbers.
+    """Return the origin of `function(*operands)`, an elementwise function of origins, plain tensors and numbers.
 
-    None if the origins are of different bases, a tensor does not fit the base's shape, or the function grows too long.
+    Returns None if the origins have different bases, a tensor does not fit the shape of the base, or the function
+    becomes too long.
     """
     origins = [operand for operand in operands if isinstance(operand, Origin)]
     base = origins[0]
@@ -46,7 +47,7 @@ def combined(function: Function, operands: Sequence[Any]) -> Origin | None:
     if operations > LONGEST or not all(origin.has_base_of(base) for origin in origins[1:]):
         return None
     parameters: list[Tensor] = []
-    takes: list[tuple[Any, slice]] = []  # each operand, and which of the parameters are its own
+    takes: list[tuple[Any, slice]] = []  # each operand with its share of the parameters
     for operand in operands:
         if isinstance(operand, Tensor) and not _fits(operand, base.loc):
             return None

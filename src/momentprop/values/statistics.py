@@ -1,4 +1,4 @@
-"""The statistics of a data set, one mean and one variance for each channel, as a value that passes a network."""
+"""The statistics of a data set, one mean and one variance per channel, as a value to propagate."""
 
 import torch
 from torch import Tensor
@@ -6,16 +6,16 @@ from torch import Tensor
 from momentprop.values.base import may_look_at
 from momentprop.values.independent import Independent
 
-_NAMED = 8  # at most so many channels are named in an error
+_NAMED = 8  # the most channels that an error names
 
 
 class Statistics(Independent):
     r"""Mean and variance of every channel over all examples of a data set and all positions: *one pixel*.
 
-    It is made of two tensors of shape (channels,) and passes a network in place of a batch. A convolution sums its
-    kernel over space, $\mu' = \sum_k w\mu$ and $\sigma'^2 = \sum_k w^2\sigma^2$; elementwise operations, dropout and
-    stochastic layers act as on a `Normal`; a linear layer that takes the pixels of an image gets every channel as often
-    as it expects. Inside a network it has the shape of a batch of one image of one pixel.
+    It takes two tensors of shape (channels,) and goes through a network in place of a batch. A convolution sums its
+    kernel over space, $\mu' = \sum_k w\mu$ and $\sigma'^2 = \sum_k w^2\sigma^2$. Elementwise operations, dropout and
+    stochastic layers act as on a `Normal`. For a linear layer that takes all pixels of an image, every channel is
+    repeated as often as needed. Inside a network the value has the shape of a batch of one image of one pixel.
 
     >>> import torch
     >>> convolution = torch.nn.Conv2d(2, 1, 3, bias=False)
@@ -24,8 +24,8 @@ class Statistics(Independent):
     Statistics(loc=tensor([[[[4.5000]]]], grad_fn=<ViewBackward0>),
                variance=tensor([[[[11.2500]]]], grad_fn=<ViewBackward0>))
 
-    `momentprop.input_statistics` estimates the statistics of a data set, and `momentprop.dataset_statistics` gives
-    those at every module of a network. A channel without variance is refused.
+    `momentprop.input_statistics` estimates the statistics of a data set, and `momentprop.dataset_statistics` returns
+    those at every module of a network. A channel of zero variance raises an error.
     """
 
     loc: Tensor
@@ -40,17 +40,17 @@ class Statistics(Independent):
             )
         if may_look_at(self.variance, validate_args) and not bool((self.variance > 0).all()):
             raise ValueError(
-                f"{named_channels(self.variance == 0)} of zero variance: leave out what is constant in the data, or "
-                "give it a small variance"
+                f"{named_channels(self.variance == 0)} of zero variance: leave out constant channels, or give them a "
+                "small variance"
             )
 
 
 class TrainingStatistics(Statistics):
-    """As `Statistics`, but dropout acts on it in evaluation mode too: a network's statistics as it is trained."""
+    """`Statistics` on which dropout also acts in evaluation mode, as it does when the network is trained."""
 
 
 def named_channels(which: Tensor) -> str:
-    """The channels that a mask marks, in words.
+    """Return the channels that a mask marks, in words.
 
     >>> import torch
     >>> named_channels(torch.tensor([True, False, True]))

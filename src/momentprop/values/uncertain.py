@@ -21,14 +21,14 @@ class Uncertain(Value):
         return torch.where(uncertain, torch.where(uncertain, self.variance, 1.0).sqrt(), 0.0)
 
     def interval(self, p: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Return the central interval that holds a unit with probability `p`, as its lower and its upper end.
+        """Return the lower and the upper end of the central interval that contains a unit with probability `p`.
 
         >>> import torch, momentprop
         >>> momentprop.Normal(torch.tensor([10.0]), 4.0).interval(0.9)
         (tensor([6.7103]), tensor([13.2897]))
         """
         if not 0 < p < 1:
-            raise ValueError(f"the probability of an interval lies between 0 and 1, but is {p}")
+            raise ValueError(f"the probability of an interval must lie between 0 and 1, but is {p}")
         half = self._quantile(0.5 + p / 2) * self.stddev
         return self.loc - half, self.loc + half
 

@@ -12,7 +12,7 @@ from scipy import special
 from torch import Tensor
 
 from momentprop import Fitted, Logistic, Normal, functional, paper
-from momentprop.rules.reductions.softmax import MOST_RACING
+from momentprop.rules.reductions.softmax import MOST_RACING_INDEPENDENT
 from tests.rules.reductions.posteriors import METHODS, inputs, log_posterior
 
 INVARIANT = ("race", "fast", "normal", "logistic", "centred")  # to a shift of all means
@@ -142,12 +142,12 @@ def test_the_fast_form_has_the_stated_error(kind: str, error: float) -> None:
 
 def test_many_classes_are_fast_by_default_and_agree_with_the_race() -> None:
     generator = torch.Generator().manual_seed(0)
-    mean = 2 * torch.randn(2, MOST_RACING + 1, generator=generator)
-    x = Normal(mean, 2 * torch.rand(2, MOST_RACING + 1, generator=generator))
+    mean = 2 * torch.randn(2, MOST_RACING_INDEPENDENT + 1, generator=generator)
+    x = Normal(mean, 2 * torch.rand(2, MOST_RACING_INDEPENDENT + 1, generator=generator))
     fast, race = F.log_softmax(x, -1).logits, functional.class_posterior(x, method="race").logits
     assert torch.equal(fast, functional.class_posterior(x, method="fast").logits)
     assert (race.exp() * (race - fast)).sum(-1).abs().max() < 2e-3
-    few = Normal(x.loc[:, :MOST_RACING], x.variance[:, :MOST_RACING])
+    few = Normal(x.loc[:, :MOST_RACING_INDEPENDENT], x.variance[:, :MOST_RACING_INDEPENDENT])
     assert torch.equal(F.log_softmax(few, -1).logits, functional.class_posterior(few, method="race").logits)
 
 

@@ -1,4 +1,4 @@
-"""All networks by name: the paper's and a deeper one as sequences, a residual network, a vision transformer."""
+"""All networks by name: the paper's and a deeper one as `nn.Sequential`s, a residual network, a vision transformer."""
 
 from collections.abc import Callable
 

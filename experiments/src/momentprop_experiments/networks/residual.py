@@ -33,7 +33,7 @@ def resnet18(
     classes: int = 10,
     width: int = 64,
 ) -> nn.Sequential:
-    """ResNet-18 for small images: its first convolution is of 3 by 3 with stride 1, and no pooling follows it."""
+    """Build ResNet-18 for small images: the first convolution is 3 by 3 with stride 1, without pooling after it."""
     layers: list[nn.Module] = [_convolution(shape[0], width, 3, 1, norm), make_activation(activation)]
     channels = width
     for outputs, stride in [(width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)]:

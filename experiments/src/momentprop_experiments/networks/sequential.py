@@ -1,7 +1,7 @@
-r"""The paper's networks and a deeper one as plain `nn.Sequential`s, which any method runs, and their initialization.
+r"""The paper's networks and a deeper one as plain `nn.Sequential`s, which run under every method.
 
-All give logits of shape (batch, classes). There is no padding; dropout follows every activation, and a normalization
-every linear layer, the last one too, which then has no bias of its own.
+All return logits of shape (batch, classes). The paper's networks do not pad. Dropout follows every activation, and
+normalization follows every linear layer, including the last; a normalized layer has no bias of its own.
 
 >>> import torch
 >>> from momentprop import Normal
@@ -25,7 +25,9 @@ Stages = OrderedDict[str, nn.Module]
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "lrelu": lambda: nn.LeakyReLU(0.01),
-    "bernoulli": lambda: LogisticBernoulli(method=None),  # by the type of the value: as the paper has it for `Fitted`
+    "bernoulli": lambda: LogisticBernoulli(
+        method=None
+    ),  # the type of the value chooses; `Fitted` takes the paper's formula
     "logistic": nn.Sigmoid,
     "relu": nn.ReLU,
     "tanh": nn.Tanh,
@@ -37,9 +39,9 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 """Activations by name: `bernoulli` is the logistic Bernoulli unit, `logistic` the logistic transform."""
 
 NORMS = ("none", "bn", "analytic")
-"""Normalizations by name; `analytic` wants the statistics of the images, which `momentprop.normalize` gives it."""
+"""Normalizations by name; `analytic` needs the statistics of the images, which `momentprop.normalize` provides."""
 
-_LENET = [(32, 5, 2), (64, 5, 2), (50, 4, 1), (None, 1, 1)]  # depth, kernel size, stride; None: as many as classes
+_LENET = [(32, 5, 2), (64, 5, 2), (50, 4, 1), (None, 1, 1)]  # depth (None: the number of classes), kernel size, stride
 _CIFAR = [
     *[(96, 3, 1), (96, 3, 1), (96, 3, 2)],
     *[(192, 3, 1), (192, 3, 1), (192, 3, 2), (192, 3, 1)],
@@ -57,7 +59,7 @@ def mlp(
     classes: int = 10,
     hidden: Sequence[int] = (100,),
 ) -> nn.Sequential:
-    """A multilayer perceptron, 784-100-10 as the paper has it, for images of any `shape` (channels, height, width)."""
+    """Build a multilayer perceptron, 784-100-10 in the paper, for any image `shape` (channels, height, width)."""
     sizes = [math.prod(shape), *hidden, classes]
     layers: list[tuple[str, nn.Module, int]] = [
         ("linear", nn.Linear(sizes[i], sizes[i + 1], bias=norm == "none"), sizes[i + 1]) for i in range(len(sizes) - 1)
@@ -74,9 +76,9 @@ def lenet(
     shape: Shape = (1, 28, 28),
     classes: int = 10,
 ) -> nn.Sequential:
-    """Four convolutions for images of 28 by 28: depths 32, 64, 50, 10, kernels 5, 5, 4, 1, strides 2, 2, 1, 1."""
+    """Build four convolutions for images of 28 by 28: depths 32, 64, 50, 10, kernels 5, 5, 4, 1, strides 2, 2, 1, 1."""
     if shape[1:] != (28, 28):
-        raise UserError(f"the LeNet is for images of 28 by 28, but these are {shape[1]} by {shape[2]}: take `cifar`")
+        raise UserError(f"the LeNet takes images of 28 by 28, but these are {shape[1]} by {shape[2]}: use `cifar`")
     stages = _stages(_convolutions(shape[0], classes, _LENET, norm), activation, dropout, norm, nn.BatchNorm2d)
     return nn.Sequential(OrderedDict([*stages.items(), ("flatten", nn.Flatten())]))
 
@@ -89,9 +91,9 @@ def cifar(
     shape: Shape = (3, 32, 32),
     classes: int = 10,
 ) -> nn.Sequential:
-    """Nine convolutions and an average over what is left of the image, for images of at least 28 by 28."""
+    """Build nine convolutions and global average pooling, for images of at least 28 by 28."""
     if min(shape[1:]) < 28:
-        raise UserError(f"the CIFAR network is for images of at least 28 by 28, not of {shape[1]} by {shape[2]}")
+        raise UserError(f"the CIFAR network takes images of at least 28 by 28, but these are {shape[1]} by {shape[2]}")
     stages = _stages(_convolutions(shape[0], classes, _CIFAR, norm), activation, dropout, norm, nn.BatchNorm2d)
     return nn.Sequential(OrderedDict([*stages.items(), ("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten())]))
 
@@ -104,7 +106,7 @@ def plain20(
     shape: Shape = (3, 32, 32),
     classes: int = 10,
 ) -> nn.Sequential:
-    """Twenty padded convolutions of 64 channels and an average: from torch's initial point it begins to learn late."""
+    """Build twenty padded convolutions of 64 channels and an average; torch's initialization delays its learning."""
     layers = _convolutions(shape[0], classes, _PLAIN, norm, padded=True)
     stages = _stages(layers, activation, dropout, norm, nn.BatchNorm2d)
     return nn.Sequential(OrderedDict([*stages.items(), ("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten())]))
@@ -137,10 +139,10 @@ def _stages(
     norm: str,
     batch_norm: Callable[[int], nn.Module],
 ) -> Stages:
-    """Named stages: every layer but the last is followed by an activation, and dropout if there is any."""
+    """Return named stages: an activation follows every layer but the last, and dropout, if any, follows it."""
     make_activation(activation)
     if not 0 <= dropout < 1:
-        raise UserError(f"dropout is a probability from 0 to below 1, but is {dropout}")
+        raise UserError(f"dropout must be a probability from 0 to below 1, but is {dropout}")
     stages: Stages = OrderedDict()
     for i, (name, layer, outputs) in enumerate(layers, 1):
         stages[f"{name}{i}"] = layer
@@ -154,14 +156,14 @@ def _stages(
 
 
 def make_activation(name: str) -> nn.Module:
-    """A new activation by its name."""
+    """Make an activation by name."""
     if name not in ACTIVATIONS:
         raise UserError(f"unknown activation {name!r}: choose one of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]()
 
 
 def make_norm(name: str, channels: int, batch_norm: Callable[[int], nn.Module]) -> nn.Module:
-    """A new normalization by its name, which is not "none"."""
+    """Make a normalization by name; "none" is not one."""
     if name == "bn":
         return batch_norm(channels)
     if name == "analytic":

@@ -15,7 +15,7 @@ from momentprop_experiments.networks.sequential import Shape, make_activation
 
 
 class VisionTransformer(nn.Module):
-    """Patches of an image as tokens, a transformer with normalization first, and the mean of the tokens."""
+    """A pre-norm transformer on patches of an image, with a linear head on the mean of its tokens."""
 
     def __init__(
         self, activation: str, dropout: float, shape: Shape, classes: int, patch: int, width: int, depth: int
@@ -31,7 +31,7 @@ class VisionTransformer(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits of images."""
+        """Return the logits of images."""
         tokens = self.patches(x).flatten(2).transpose(1, 2) + self.positions
         return self.head(self.encoder(tokens).mean(1))  # type: ignore[no-any-return]
 
@@ -47,7 +47,7 @@ def vit(
     width: int = 128,
     depth: int = 6,
 ) -> VisionTransformer:
-    """A small vision transformer: 6 layers of width 128 with 4 heads, on patches of 4 by 4 pixels."""
+    """Build a small vision transformer: 6 layers of width 128 with 4 heads, on patches of 4 by 4 pixels."""
     if norm != "none":
-        raise UserError(f"the vision transformer has normalizations of its own: take norm 'none' instead of {norm!r}")
+        raise UserError(f"the vision transformer has its own normalization: use norm 'none' instead of {norm!r}")
     return VisionTransformer(activation, dropout, shape, classes, patch, width, depth)

@@ -1,4 +1,4 @@
-"""What an experiment gives: numbers, a text with tables to read, and figures."""
+"""The outcome of an experiment: numbers, a text with tables, and figures."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from momentprop.markdown import table as table
 
 @dataclass
 class Outcome:
-    """The numbers of an experiment, a Markdown text with its tables, and the figures it has drawn."""
+    """The numbers of an experiment, a Markdown text with its tables, and the files of its figures."""
 
     data: dict[str, Any]
     markdown: str
@@ -30,23 +30,23 @@ class Outcome:
 
 
 def grid(limit: float, step: float) -> Tensor:
-    """Points from `-limit` to `limit`, zero among them without rounding."""
+    """Return points from `-limit` to `limit` that include zero exactly."""
     half = round(limit / step)
     return torch.arange(-half, half + 1, dtype=torch.float64) * step
 
 
 def numbers(values: Tensor, digits: int = 6) -> Any:
-    """The numbers of a tensor as nested lists, rounded to significant digits: what a curve needs in a file."""
+    """Return the numbers of a tensor as nested lists, rounded to significant digits, to write a curve to a file."""
     if values.dim() == 0:
         return float(f"{values.item():.{digits}g}")
     return [numbers(part, digits) for part in values]
 
 
 def rounded(x: float | None, digits: int = 4) -> float | None:
-    """Round a number to significant digits, as a file has it; None stays None."""
+    """Round a number to significant digits for a file; None stays None."""
     return None if x is None else float(f"{x:.{digits}g}")
 
 
 def _one_line_a_list(text: str) -> str:
-    """JSON with every innermost list on a line of its own."""
+    """Put every innermost list of a JSON text on one line."""
     return re.sub(r"\[\n\s+([^][{}]*?)\n\s*\]", lambda found: "[" + re.sub(r",\n\s+", ", ", found[1]) + "]", text)

@@ -19,22 +19,24 @@ def register(app: typer.Typer) -> None:
 
 
 def paper(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which one (see below), or all.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the folder `paper` is to be.")] = Path("results"),
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of an experiment (see below), or all.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder that gets a folder `paper`.")] = Path("results"),
     quick: Annotated[bool, typer.Option("--quick", help="Few draws, to see that it works.")] = False,
     root: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder of the data sets.")] = None,
     networks: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder of trained networks.")] = None,
-    device: Annotated[str, typer.Option(help="Where networks run: auto, cpu, cuda.")] = "auto",
+    device: Annotated[str, typer.Option(help="The device of the networks: auto, cpu or cuda.")] = "auto",
     runs: Annotated[Path, typer.Option(metavar="DIR", help="The folder of training runs.")] = Path("runs"),
-    jobs: Annotated[int, typer.Option(min=1, help="Training runs side by side, each a process.")] = 1,
-    minutes: Annotated[float | None, typer.Option(min=0, help="When to stop training, to go on another time.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Training runs side by side, each in a process.")] = 1,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Stop training after this time; the next call resumes.")
+    ] = None,
 ) -> None:
     """Reproduce a table or a figure of the paper.
 
-    It prints the table and writes NAME.json (the numbers), NAME.md (the table), NAME.png and NAME.svg (the figure)
-    into DIR/paper. The accuracies are those of trained networks, which lie in `results/networks` of the repository, on
-    test images that `momentprop data get` fetches. An experiment that trains networks keeps its runs, and goes on
-    with them when it is called again.
+    Prints the table, and writes NAME.json (the numbers), NAME.md (the table), NAME.png and NAME.svg (the figure) into
+    DIR/paper. Most experiments with networks use the trained ones in `results/networks` of the repository, and test
+    images that `momentprop data get` fetches. An experiment that trains networks keeps its runs, and resumes them when
+    called again.
     """
     names = _names(name)
     drawing.require()
@@ -44,10 +46,10 @@ def paper(
 
 
 def _listed() -> str:
-    """Return the names with their titles, one a line; the backspace keeps the lines as they are."""
+    """Return the names with their titles, one per line; the backspace keeps typer from joining the lines."""
     width = max(map(len, EXPERIMENTS))
     lines = [f"  {name:{width}}  {experiment.TITLE}" for name, experiment in EXPERIMENTS.items()]
-    return "\n".join(["\b", "Names:", *lines, f"  {'all':{width}}  all of them but those that need data sets"])
+    return "\n".join(["\b", "Names:", *lines, f"  {'all':{width}}  all that need no data set"])
 
 
 def _names(name: str) -> list[str]:
@@ -58,7 +60,7 @@ def _names(name: str) -> list[str]:
         return [name]
     near = difflib.get_close_matches(name, EXPERIMENTS, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise UserError(f"the paper has no {name!r}: {hint}choose {', '.join(EXPERIMENTS)} or all")
+    raise UserError(f"there is no experiment {name!r}: {hint}choose {', '.join(EXPERIMENTS)} or all")
 
 
 def _run(name: str, out: Path, options: Options) -> None:

@@ -1,4 +1,4 @@
-"""How good class posteriors and intervals of logits are, on images whose class is known."""
+"""Scores of class posteriors and of intervals of logits, on images with known classes."""
 
 import math
 from typing import Any
@@ -10,17 +10,17 @@ from momentprop import Normal
 from momentprop_experiments.reproduction.outcome import rounded
 
 LEVELS = (0.5, 0.9, 0.99)
-"""Of the intervals of logits."""
+"""The levels of the intervals of logits."""
 
 KEPT = tuple(share / 20 for share in range(1, 21))
-"""The shares of images that are kept when those of least confidence are rejected."""
+"""The shares of images to keep when the least confident ones are rejected."""
 
 BINS = 15
-"""Of confidences, for the expected calibration error."""
+"""The number of bins of the expected calibration error."""
 
 
 def scores(log_q: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Accuracy, negative log-likelihood and expected calibration error, with the standard errors of the first two."""
+    """Return accuracy, negative log-likelihood (both with standard errors) and expected calibration error."""
     right = log_q.argmax(-1) == labels
     losses = -log_q.gather(-1, labels[:, None])[:, 0].double()
     count = len(labels)
@@ -34,18 +34,18 @@ def scores(log_q: Tensor, labels: Tensor) -> dict[str, Any]:
 
 
 def rejection(log_q: Tensor, labels: Tensor) -> list[float | None]:
-    """The accuracy on the images that are kept, if only the shares `KEPT` of highest confidence are."""
+    """Return the accuracy on the most confident images, for each share in `KEPT`."""
     right = (log_q.argmax(-1) == labels)[log_q.amax(-1).argsort(descending=True)].double()
     return [rounded(float(right[: max(1, round(share * len(right)))].mean())) for share in KEPT]
 
 
 def mean_of_softmax(draws: Tensor) -> Tensor:
-    """The logarithm, without one of zero where the softmax underflows."""
+    """Return the logarithm of the mean softmax of draws; it stays finite where the softmax underflows."""
     return draws.log_softmax(-1).logsumexp(0) - math.log(len(draws))
 
 
 def calibration_error(confidence: Tensor, right: Tensor) -> float:
-    """The average over images of |confidence - accuracy| in their bin of confidences, of which there are 15 alike."""
+    """Return the average over images of |confidence - accuracy| in their bin, of 15 equal bins of confidence."""
     bins = (confidence * BINS).long().clamp(0, BINS - 1)
     gaps = torch.zeros(BINS, dtype=torch.float64, device=bins.device)
     gaps.index_add_(0, bins, confidence.double() - right.double())
@@ -53,7 +53,7 @@ def calibration_error(confidence: Tensor, right: Tensor) -> float:
 
 
 def coverage(logits: Normal | None, draws: Tensor) -> dict[str, float | None]:
-    """How many of the draws lie in the intervals of the logits, by their level in per cent."""
+    """Return the share of the draws inside the intervals of the logits, by level in per cent."""
     found = {}
     for level in LEVELS if logits is not None else ():
         assert logits is not None

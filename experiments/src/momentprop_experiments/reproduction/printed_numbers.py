@@ -1,11 +1,11 @@
-r"""The two accuracy tables of the paper and that of data-set statistics, as printed.
+r"""The numbers that the paper prints: its two accuracy tables and its table of data-set statistics.
 
-Source: `tab:accuraacy-LeNet`, `tab:accuracy-CIFAR` and `tab:data-acc-LeNet` in the paper's TeX source. The cases that
-are marked so are commented out there, and do not appear in the paper.
+Source: `tab:accuraacy-LeNet`, `tab:accuracy-CIFAR` and `tab:data-acc-LeNet` in the paper's TeX source. Cases with
+`commented_out` are commented out there, and do not appear in the paper.
 
 Each case of an accuracy table has three lines: $\epsilon_{\mu_1}$ of AP1, $\epsilon_{\mu_2}$ and
-$\epsilon_{\sigma_2}$ of AP2, one number a layer. At the end of each stands a divergence of the class posterior: of AP1,
-of AP2 by the simplified softmax (KL) and of AP2 by the full one (KL').
+$\epsilon_{\sigma_2}$ of AP2, with one number per layer. Each line ends with a divergence of the class posterior: of
+AP1, of AP2 by the simplified softmax (KL), and of AP2 by the full one (KL').
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Printed:
-    """The figures of one case; None where the paper has a dash, because nothing is random there."""
+    """The numbers of one case; None where the paper has a dash, because nothing is random there."""
 
     ap1: tuple[float | None, ...]
     ap2: tuple[float | None, ...]
@@ -63,7 +63,7 @@ LENET = {
         1.00 1.10 1.09 0.72 0.72 0.90 1.4e-2
     """),
 }
-"""LeNet on MNIST: columns CA, C, A, C, A, F."""
+"""LeNet on MNIST, with columns CA, C, A, C, A, F."""
 
 CIFAR = {
     "lrelu-1e-4": _read(
@@ -103,12 +103,12 @@ CIFAR = {
         1.00 1.01 0.40 0.41 0.28 0.29 0.23 0.23 0.12 0.11 0.05 0.05 0.02 0.02 0.01 0.01 0.01 0.01 2.68
     """),
 }
-"""CIFAR-10: columns C and A in turns, then C and P."""
+"""The CIFAR-10 network, with columns C and A in turn, then C and P."""
 
 
 @dataclass(frozen=True)
 class PrintedStatistics:
-    """The errors of channel means, relative to the true deviation, and the factors of deviations, one a layer."""
+    """The errors of channel means relative to the true deviation, and the factors of deviations, for each layer."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -148,4 +148,4 @@ STATISTICS = {
         """),
     },
 }
-"""Data-set statistics of LeNet on MNIST by activation and initialization: columns C and A in turns, then F."""
+"""Data-set statistics of LeNet on MNIST by activation and initialization, with columns C and A in turn, then F."""

@@ -1,4 +1,4 @@
-"""All experiments: one module for each figure or table of the paper, and for ours beside it."""
+"""All experiments: one module for each table or figure, the paper's and our own."""
 
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +23,7 @@ from momentprop_experiments.reproduction.stability import stability, stability_d
 
 
 class Experiment(Protocol):
-    """What the module of an experiment has."""
+    """The contents of an experiment's module."""
 
     NAME: str
     TITLE: str
@@ -58,7 +58,7 @@ _ALL: tuple[Experiment, ...] = (
 )
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.NAME: experiment for experiment in _ALL}
-"""The experiments by the names that `momentprop paper` knows."""
+"""The experiments by their names in `momentprop paper`."""
 
 NEED_DATA = (
     accuracy_lenet.NAME,
@@ -74,4 +74,4 @@ NEED_DATA = (
     stability_deep.NAME,
     regression.NAME,
 )
-"""Those that need a data set to be there; `momentprop paper all` leaves them out."""
+"""The experiments that need a downloaded data set; `momentprop paper all` leaves them out."""

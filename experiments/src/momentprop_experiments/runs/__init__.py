@@ -1,1 +1,1 @@
-"""Training runs: a configuration, its folder, many of them side by side, and the networks that are kept."""
+"""Training runs: the configuration, one run, many runs side by side, and the trained networks of the repository."""

@@ -28,8 +28,8 @@ class Config(Settings):
     )
     data: str = setting("digits", "The data set: digits (embedded), mnist, fashion-mnist or cifar10.")
     test_data: str = setting("same", "The data set of the test images: same, or the name of another one.")
-    validation: float = setting(0.1, "The part of the training images to validate with, chosen by the seed.", least=0)
-    train_images: int = setting(0, "How many images to train with, chosen by the seed; 0: all.", least=0)
+    validation: float = setting(0.1, "The share of the training images to validate with, chosen by the seed.", least=0)
+    train_images: int = setting(0, "The number of images to train with, chosen by the seed; 0: all.", least=0)
     activation: str = setting(
         "lrelu",
         "The activation: lrelu, bernoulli (random binary units), logistic (the transform), relu, ...",
@@ -39,8 +39,8 @@ class Config(Settings):
     norm: str = setting("none", "The normalization after every linear layer: none, bn or analytic.", choices=NORMS)
     init: str = setting(
         "torch",
-        "The initial point: torch (its defaults), or then scaled to outputs of mean 0 and variance 1 by the statistics "
-        "of a batch (bn) or of all training images (analytic).",
+        "The initial point: torch (its defaults), or scaled to outputs of mean 0 and variance 1 by the statistics of a "
+        "batch (bn) or of all training images (analytic).",
         choices=("torch", "bn", "analytic"),
     )
 
@@ -52,7 +52,7 @@ class Config(Settings):
 
     @property
     def command(self) -> str:
-        """The command that does this run; where the data are and what it writes to is left to its caller."""
+        """The command of this run, without the folders of the data and of the output."""
         words = ["momentprop", "train", self.network]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)

@@ -1,4 +1,4 @@
-"""The curves of a run, drawn against its epochs."""
+"""Draw the metrics of a run against its epochs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def draw_curves(out: Path, history: Sequence[Row], names: Sequence[str]) -> list[Path]:
-    """Draw each figure of the objective against the epochs, for training and validation, as `curves.png` and `.svg`."""
+    """Draw each metric against the epochs, for training and validation, as `curves.png` and `curves.svg`."""
 
     def plot(figure: "Figure") -> None:
         epochs = [row["epoch"] for row in history]

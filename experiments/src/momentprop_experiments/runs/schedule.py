@@ -1,4 +1,4 @@
-"""Training runs of an experiment, each kept in a folder of its own: what is there already is not trained again."""
+"""The training runs of an experiment, each in its own folder; finished runs are not trained again."""
 
 import dataclasses
 import json
@@ -19,12 +19,12 @@ from momentprop_experiments.options import Options
 from momentprop_experiments.runs.config import Config
 from momentprop_experiments.runs.training_run import train
 
-_STOPPED = None  # in the place of a process's status
-_LOOK = 2.0  # seconds between two looks at what runs have done
+_STOPPED = None  # instead of the exit status of a process
+_LOOK = 2.0  # seconds between two looks at the progress of the runs
 
 
 def complete(wanted: Mapping[str, Config], folder: Path, options: Options) -> list[str]:
-    """Train what is not yet trained, and return the names of those that the time limit has left undone."""
+    """Train the missing runs, and return the names of those that the time limit left unfinished."""
     missing = {name: config for name, config in wanted.items() if not is_done(folder / name, config)}
     if options.jobs == 1 and options.minutes is None:
         for count, (name, config) in enumerate(missing.items(), start=1):
@@ -35,16 +35,16 @@ def complete(wanted: Mapping[str, Config], folder: Path, options: Options) -> li
 
 
 def complete_all(wanted: Mapping[str, Config], folder: Path, options: Options) -> None:
-    """Train what is not yet trained; an error says what the time limit has left undone."""
+    """Train the missing runs, or raise a `UserError` that counts those that the time limit left unfinished."""
     left = complete(wanted, folder, options)
     if left:
         raise UserError(
-            f"the time is over, and {len(left)} of {len(wanted)} runs are not done: the same command goes on with them"
+            f"the time is up: {len(left)} of {len(wanted)} runs are not done; run the same command again to resume"
         )
 
 
 def is_done(place: Path, config: Config) -> bool:
-    """Whether a folder holds the result of just this run; what changes no figure, as the device, may differ."""
+    """Whether a folder holds the result of this run; settings that do not change it, such as the device, may differ."""
     result = place / "result.json"
     if not result.exists():
         return False
@@ -54,7 +54,7 @@ def is_done(place: Path, config: Config) -> bool:
 
 
 def history(place: Path) -> list[dict[str, Any]]:
-    """The rows of the epochs that a run has done so far."""
+    """Return the rows of the epochs that a run has finished."""
     for name in ("result.json", "checkpoint.json"):
         if (place / name).exists():
             found: list[dict[str, Any]] = json.loads((place / name).read_text())["history"]
@@ -63,7 +63,7 @@ def history(place: Path) -> list[dict[str, Any]]:
 
 
 def _side_by_side(missing: Mapping[str, Config], folder: Path, options: Options) -> list[str]:
-    """Train each case in a process of its own, some at a time; what they say goes to files."""
+    """Train each run in its own process, some at a time, with their output in log files."""
     folder.mkdir(parents=True, exist_ok=True)
     threads = str(max(1, (os.cpu_count() or 1) // options.jobs))
     environment = {"OMP_NUM_THREADS": threads, "TORCHINDUCTOR_COMPILE_THREADS": threads, **os.environ}
@@ -75,7 +75,7 @@ def _side_by_side(missing: Mapping[str, Config], folder: Path, options: Options)
             return _STOPPED
         with (folder / f"{name}.log").open("w") as file:
             try:
-                return subprocess.run(  # which ends the process after that time: it goes on from its checkpoint
+                return subprocess.run(  # kills the process after that time; its checkpoint resumes it
                     [sys.executable, "-m", *command(missing[name], folder / name, options.root)],
                     stdout=file,
                     stderr=subprocess.STDOUT,
@@ -86,7 +86,7 @@ def _side_by_side(missing: Mapping[str, Config], folder: Path, options: Options)
             except subprocess.TimeoutExpired:
                 return _STOPPED
             finally:
-                if not sys.stderr.isatty():  # where no bar is to be seen
+                if not sys.stderr.isatty():  # nobody sees the progress bar
                     epochs = f"{len(history(folder / name))} of {missing[name].epochs} epochs"
                     print(f"{name}: {epochs}", file=sys.stderr, flush=True)
 
@@ -95,17 +95,17 @@ def _side_by_side(missing: Mapping[str, Config], folder: Path, options: Options)
         try:
             _watch(futures.values(), missing, folder)
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # an interrupted command starts nothing more
+            pool.shutdown(wait=False, cancel_futures=True)  # after an interrupt, start nothing more
             raise
     statuses = {name: future.result() for name, future in futures.items()}
     failed = [str(folder / f"{name}.log") for name, status in statuses.items() if status]
     if failed:
-        raise UserError(f"{len(failed)} of the training runs failed: read {', '.join(failed)}")
+        raise UserError(f"{len(failed)} training runs failed: read {', '.join(failed)}")
     return [name for name, status in statuses.items() if status is _STOPPED]
 
 
 def _watch(running: Collection[Future[int | None]], missing: Mapping[str, Config], folder: Path) -> None:
-    """Show the epochs of all runs until they end."""
+    """Show how many epochs all runs have finished, until they end."""
     seen = 0
     with progress(sum(config.epochs for config in missing.values()), f"epochs of {len(missing)} runs") as bar:
         while running:
@@ -116,7 +116,7 @@ def _watch(running: Collection[Future[int | None]], missing: Mapping[str, Config
 
 
 def command(config: Config, place: Path, root: Path | None) -> list[str]:
-    """The command that trains one case."""
+    """Return the command that trains one run."""
     return [
         *shlex.split(config.command),
         *("--out", str(place), "--resume"),

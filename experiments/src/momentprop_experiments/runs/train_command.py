@@ -18,20 +18,20 @@ from momentprop_experiments.runs.training_run import train as run
 _EPILOG = """\b
 Examples:
   momentprop train lenet                              the embedded digits, by AP2, in about a minute
-  momentprop train lenet --dropout 0.2                analytic dropout: AP2 propagates it, nothing is drawn
+  momentprop train lenet --dropout 0.2                analytic dropout: AP2 propagates it without draws
   momentprop train lenet --method sample --dropout 0.2 --evaluate ap1
-                                                      standard dropout, and a standard network in the evaluation
+                                                      standard dropout, evaluated as a standard network
   momentprop train lenet --activation bernoulli --family fitted --learning-rate 0.003 --decay 1
                                                       random binary units, without a gradient estimator
   momentprop train lenet --data mnist --out runs/mnist
                                                       full MNIST, after `momentprop data get mnist`
   momentprop train lenet --data mnist --out runs/mnist --resume
-                                                      go on after a kill; the result is the same
+                                                      resume a killed run; the result is the same
   torchrun --nproc-per-node 2 -m momentprop train cifar --data cifar10 --init bn
-                                                      two processes that share each batch
+                                                      two processes share each batch
 
 \b
-The folder gets config.json, log.csv (a line an epoch), checkpoint.safetensors, and at the end
+The run writes config.json, log.csv (one line per epoch), checkpoint.safetensors, and at the end
 model.safetensors, result.json, curves.png and curves.svg.
 """
 
@@ -46,7 +46,7 @@ def train(
 ) -> int:
     """Train one of the paper's networks (mlp, lenet, cifar), or plain20, resnet18 or vit.
 
-    The loss is -log q(y) with the class posterior q that the method of the training pass gives.
+    The loss is -log q(y), where q is the class posterior by the method of the training pass.
     """
     config = Config(network=network, **fields)
     place = out or Path("runs") / "-".join([network, config.data, config.method, config.activation])
@@ -57,7 +57,7 @@ def train(
     except KeyboardInterrupt:
         again = [argument for argument in sys.argv[1:] if argument not in ("--resume", "--overwrite")]
         command = shlex.join(["momentprop", *again, "--resume"])
-        print(f"\nmomentprop: stopped; `{command}` goes on from the last checkpoint", file=sys.stderr)
+        print(f"\nmomentprop: stopped; `{command}` resumes from the last checkpoint", file=sys.stderr)
         return 130
     if os.environ.get("RANK", "0") == "0":
         print(f"Written to {result.out}: test accuracy {result.test['accuracy']:.2%}")
@@ -65,14 +65,14 @@ def train(
 
 
 def _echo(config: Config, place: Path) -> str:
-    """The configuration, three settings a line."""
+    """Return the configuration, five settings per line."""
     settings = [f"{name.replace('_', '-')} {value}" for name, value in config.as_dict().items()]
     rows = [settings[i : i + 5] for i in range(0, len(settings), 5)]
     return "\n".join([f"Training into {place}:", *("  " + ", ".join(row) for row in rows)])
 
 
 def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command an option for each field of the configuration, with its help and its default."""
+    """Give a command an option for each field of the configuration, with its help text and default."""
     kinds = typing.get_type_hints(Config)
     options = [
         _parameter(field.name, kinds[field.name], field.default, typer.Option(help=field.metadata["help"]))
@@ -88,12 +88,15 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         *sorted(options, key=lambda option: list(_FIRST).index(option.name) if option.name in _FIRST else len(_FIRST)),
         _parameter(
-            "out", Path | None, None, typer.Option(metavar="DIR", help="The folder of the run; by default in `runs`.")
+            "out",
+            Path | None,
+            None,
+            typer.Option(metavar="DIR", help="The folder of the run; by default one in `runs`."),
         ),
         _parameter("root", Path | None, None, typer.Option(metavar="DIR", help="The folder of the data sets.")),
-        _parameter("resume", bool, False, typer.Option("--resume", help="Go on from the checkpoint in the folder.")),
+        _parameter("resume", bool, False, typer.Option("--resume", help="Resume from the checkpoint in the folder.")),
         _parameter(
-            "overwrite", bool, False, typer.Option("--overwrite", help="Begin anew in a folder that holds a run.")
+            "overwrite", bool, False, typer.Option("--overwrite", help="Start again in a folder that holds a run.")
         ),
         _parameter("tensorboard", bool, False, typer.Option("--tensorboard", help="Also write TensorBoard events.")),
     ]

@@ -1,4 +1,4 @@
-"""Trained networks of the repository, which lie in `results/networks`: find one, and load it."""
+"""Find and load the trained networks of the repository, which lie in `results/networks`."""
 
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ from momentprop_experiments.runs.training_run import load_model
 
 
 def find(name: str, folder: Path | None = None) -> Path | None:
-    """Return the file of a network such as `lenet-dropout`, or None if there is none.
+    """Return the file of a network such as `lenet-dropout`, or None if it does not exist.
 
     Args:
-        name: the name of the file, without its ending.
-        folder: where to look, by default in the repository.
+        name: the name of the file without its suffix.
+        folder: where to look; by default in the repository.
     """
     place = _default_folder() if folder is None else folder
     if place is None:
@@ -25,7 +25,7 @@ def find(name: str, folder: Path | None = None) -> Path | None:
 
 
 def load(name: str, folder: Path | None = None) -> tuple[nn.Module, dict[str, Any]]:
-    """Load a network in evaluation mode, with what is known about it, as `momentprop_experiments.load_model` does."""
+    """Load a network in evaluation mode, and its description, as `momentprop_experiments.load_model` does."""
     path = find(name, folder)
     if path is None:
         place = folder or _default_folder() or "results/networks"

@@ -1,4 +1,4 @@
-"""A whole run, from a configuration to a trained network in a folder: `train`, and `load_model` to use it."""
+"""A training run: `train` turns a configuration into a folder with a trained network, `load_model` reads it."""
 
 import contextlib
 import platform
@@ -35,7 +35,7 @@ from momentprop_experiments.runs.config import Config
 MODEL = "model.safetensors"
 """The name of the trained network in the folder of the run."""
 
-_INITIALIZED_WITH = 1024  # images at once; so many initialize by "bn"
+_INITIALIZED_WITH = 1024  # images at once, and images of the initialization "bn"
 
 
 @dataclass
@@ -62,18 +62,18 @@ def train(
 ) -> Result:
     """Train one of the named networks and write everything about it into the folder `out`.
 
-    The folder gets `config.json`, `log.csv`, a checkpoint, and at the end `model.safetensors`, `result.json` and the
-    curves, and with `calibrate_every` a `calibration.safetensors`. Under `torchrun` the processes share the work, and
-    the first one writes.
+    The run writes `config.json`, `log.csv` and a checkpoint, at the end `model.safetensors`, `result.json` and the
+    curves, and with `calibrate_every` also `calibration.safetensors`. Under `torchrun` the processes share the work,
+    and the first one writes.
 
     Args:
         config: which network to train, on which data, and how.
-        out: the folder of the run. One that holds a run is refused, unless `resume` or `overwrite` is true.
+        out: the folder of the run. A folder that holds a run is an error unless `resume` or `overwrite` is true.
         root: the folder of the data sets; see `momentprop.data.load`.
-        resume: go on from the checkpoint in the folder, or begin if there is none.
-        overwrite: begin anew although the folder holds a run.
+        resume: continue from the checkpoint in the folder, or start if there is none.
+        overwrite: start again even if the folder holds a run.
         tensorboard: also write TensorBoard events.
-        progress: show it.
+        progress: show a progress bar.
     """
     started = time.perf_counter()
     ranks = processes(config.device)
@@ -84,13 +84,13 @@ def train(
         training, validation = split(images, config)
         with Progress(config.epochs, progress and ranks.is_first) as bar:
             model = build(config, training)
-            ranks.wait()  # until all have looked into the folder
+            ranks.wait()  # until every process has read the folder
             trainer = Trainer(model, training, config, ranks, validation, folder=folder)
             if found is not None:
                 trainer.restore(found)
-                bar.say(f"going on after epoch {trainer.position.epoch}, step {trainer.position.step}")
+                bar.say(f"resuming after epoch {trainer.position.epoch}, step {trainer.position.step}")
             trainer.run(bar, tensorboard)
-            trainer.calibrate(trainer.position.epoch)  # if the last epoch has not done so
+            trainer.calibrate(trainer.position.epoch)  # unless the last epoch did
             test = trainer.evaluate(images.test)
             result = Result(config, model, trainer.position.history, test, folder.path, trainer.calibration)
             if ranks.is_first:
@@ -99,23 +99,25 @@ def train(
 
 
 def load_data(config: Config, root: str | Path | None = None) -> Dataset:
-    """The data set of a run, normalized by its training images; `test_data` may give it other test images."""
+    """Load the data set of a run, normalized by its training images; `test_data` may replace the test images."""
     chosen = data.load(config.data, root)
     if config.test_data != "same":
         other = data.load(config.test_data, root)
         if other.test.images.shape[1:] != chosen.train.images.shape[1:]:
-            raise UserError(f"the images of {config.test_data} do not have the shape of those of {config.data}")
+            raise UserError(f"the images of {config.test_data} differ in shape from those of {config.data}")
         chosen = replace(chosen, test=other.test)
     return chosen.normalized()
 
 
 def split(images: Dataset, config: Config) -> tuple[Split, Split | None]:
-    """The images to train with, and those to validate with, if there are to be any."""
+    """Return the images to train with, and those to validate with, if any."""
     if config.validation == 0 and config.train_images == 0:
         return images.train, None
     training, validation = images.validation_split(config.validation, config.seed)
     if config.train_images > len(training):
-        raise UserError(f"there are {len(training):,} images to train with, but train images is {config.train_images}")
+        raise UserError(
+            f"train images is {config.train_images}, but there are only {len(training):,} images to train with"
+        )
     if config.train_images > 0:
         training = training[order(len(training), config.seed, 0)[: config.train_images].sort().values]
     return _part(images.train, training), _part(images.train, validation) if len(validation) else None
@@ -126,7 +128,7 @@ def _part(images: Split, indices: Tensor) -> Split:
 
 
 def build(config: Config, training: Split) -> nn.Module:
-    """The network of a run at its initial point, which depends on the seed alone."""
+    """Build the network of a run at its initial point, which depends on the seed only."""
     torch.manual_seed(config.seed)
     shape = tuple(training.images.shape[1:])
     model = _network(config, shape, classes=10).to(config.torch_dtype)
@@ -139,14 +141,14 @@ def build(config: Config, training: Split) -> nn.Module:
             if config.init == "analytic":
                 initialize(model, statistics)
         except MissingRule as error:
-            raise UserError(f"init 'analytic' is not for the network {config.network!r}: {error}") from error
+            raise UserError(f"init 'analytic' does not work for the network {config.network!r}: {error}") from error
         if config.norm == "analytic":
             attach(model, statistics)
     return model
 
 
 def _statistics(config: Config, training: Split) -> Statistics:
-    """The statistics of the images as the network gets them, with their noise."""
+    """Return the statistics of the images that the network receives, including their noise."""
     indices = torch.arange(len(training)).split(_INITIALIZED_WITH)
     images = input_statistics(training.batch(some)[0].to(config.torch_dtype) for some in indices)
     return Statistics(images.loc, images.variance + config.input_variance)
@@ -158,7 +160,7 @@ def _network(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def _finish(result: Result, images: Dataset, seconds: float, bar: Progress) -> None:
-    """Write the network, the figures and the curves."""
+    """Write the network, its metrics and the curves."""
     shape = list(images.train.images.shape[1:])
     about = {
         "config": result.config.as_dict(),
@@ -182,7 +184,7 @@ def _finish(result: Result, images: Dataset, seconds: float, bar: Progress) -> N
 
 @contextlib.contextmanager
 def _without_matplotlib(bar: Progress) -> Iterator[None]:
-    """Curves are an extra: without matplotlib a run ends well."""
+    """Let a run succeed without matplotlib, which only the curves need."""
     try:
         yield
     except ImportError as error:
@@ -190,23 +192,23 @@ def _without_matplotlib(bar: Progress) -> Iterator[None]:
 
 
 def save_halved(path: str | Path, target: str | Path) -> None:
-    """Write a trained network, a file or the folder of its run, to a file of half the size, rounded to float16."""
+    """Write a trained network, given by its file or the folder of its run, to a file of half the size, in float16."""
     found = _trained(path)
     tensors = {name: t.half() if t.is_floating_point() else t for name, t in found.tensors.items()}
     checkpoints.write(Path(target), Checkpoint(found.state, tensors))
 
 
 def load_model(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
-    """A trained network in evaluation mode, and what is known about it.
+    """Load a trained network in evaluation mode, and its description.
 
-    `path` is the file `model.safetensors` or the folder of the run. The second result has the `config`, the names of
-    the `classes`, the `shape` of an image, the `mean` and `std` by which images are normalized, and the `test` figures.
+    `path` is the file `model.safetensors` or the folder of the run. The description has the `config`, the names of the
+    `classes`, the `shape` of an image, the `mean` and `std` that normalize images, and the `test` metrics.
     """
     found = _trained(path)
     about = found.state
     config = Config.from_dict(about["config"])
     model = _network(config, tuple(about["shape"]), len(about["classes"])).to(config.torch_dtype)
-    if config.norm == "analytic":  # by statistics that are among the tensors
+    if config.norm == "analytic":  # its statistics are among the tensors
         attach(model, Statistics(torch.zeros(about["shape"][0]), torch.ones(about["shape"][0])))
     model.load_state_dict(found.tensors)
     return model.eval(), about
@@ -215,7 +217,7 @@ def load_model(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
 def _trained(path: str | Path) -> Checkpoint:
     file = Path(path) / MODEL if Path(path).is_dir() else Path(path)
     if not file.exists():
-        raise CheckpointError(f"there is no `{file}`: has the run ended?")
+        raise CheckpointError(f"there is no `{file}`: has the run finished?")
     found = checkpoints.read(file)
     if "config" not in found.state or "shape" not in found.state:
         raise CheckpointError(f"`{file}` is not a trained network")

@@ -1,4 +1,4 @@
-r"""Scaled dot-product attention, and the multi-head attention that is made of it."""
+r"""Scaled dot-product attention and multi-head attention."""
 
 from typing import Any
 
@@ -33,9 +33,9 @@ def scaled_dot_product_attention(
 ) -> Any:
     r"""Moments of $\mathrm{softmax}(g\,QK^\top + M)\,V$, any of $Q$, $K$, $V$ and $M$ random.
 
-    The variances of the scores are exact. The noise of a query is shared by all its scores and counts only as far as
-    keys deviate from the average key; see `kernels.attention`. Query, key and value are taken as independent of each
-    other, and the tokens too. Dropout is propagated, not sampled.
+    The variances of the scores are exact. All scores of a query share its noise, which counts only as far as keys
+    deviate from the average key; see `kernels.attention`. Query, key and value are assumed to be independent of each
+    other, and so are the tokens. Dropout is propagated, not sampled.
 
     Error: 0.05 of $\sigma'$ in the geometric mean of units and 0.2 in the worst one for scores of variance up to 1, the
     mean to 0.1 $\sigma'$; 0.15, a factor of 2, and 0.2 $\sigma'$ for variances up to 10; exact for plain scores
@@ -90,7 +90,7 @@ def scaled_dot_product_attention_mean(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Mean:
-    r"""Attention to the means, without dropout.
+    r"""Attention of the means, without dropout.
 
     Error: exact
     Source: paper, AP1
@@ -103,9 +103,9 @@ def scaled_dot_product_attention_mean(
 
 @composite("multi_head_attention_forward", on=Value, positional=True)
 def multi_head_attention_forward(*args: Any, **kwargs: Any) -> tuple[Normal, Normal | None]:
-    r"""Multi-head attention: torch's own function, run with values.
+    r"""Multi-head attention, by running torch's own function with values.
 
-    Query, key and value, projected from the same tokens, are taken as independent.
+    Query, key and value are projections of the same tokens, but are assumed to be independent.
 
     Error: that of `scaled_dot_product_attention`
     Source: `torch.nn.functional.multi_head_attention_forward`
@@ -115,7 +115,7 @@ def multi_head_attention_forward(*args: Any, **kwargs: Any) -> tuple[Normal, Nor
 
 @rule("multi_head_attention_forward", on=Mean)
 def multi_head_attention_forward_mean(*args: Any, **kwargs: Any) -> tuple[Mean, Mean | None]:
-    r"""Multi-head attention to the means, without dropout.
+    r"""Multi-head attention of the means, without dropout.
 
     Error: exact
     Source: paper, AP1
@@ -126,7 +126,7 @@ def multi_head_attention_forward_mean(*args: Any, **kwargs: Any) -> tuple[Mean, 
 @rule("_nested_tensor_from_mask_left_aligned", on=Certain)
 @plain("_nested_tensor_from_mask_left_aligned", on=Value)
 def nested_tensor_from_mask_left_aligned(input: Value, mask: Tensor) -> bool:
-    r"""No: `nn.TransformerEncoder` asks whether it may cut off the padding, for which there are no values.
+    r"""Always false: `nn.TransformerEncoder` asks whether it may use nested tensors, which values do not support.
 
     Error: exact
     Source: definition
@@ -139,12 +139,12 @@ def _zero(value: Normal | Tensor) -> Any:
 
 
 def _for_every_head(part: Any, query: Normal | Tensor) -> Any:
-    """Keys or values of a group, repeated for each of the query heads that share them."""
+    """Repeat the keys or values of a group for each query head that shares them."""
     return part.repeat_interleave(query.shape[-3] // part.shape[-3], -3)
 
 
 def _as_summand(query: Normal | Tensor, key: Normal | Tensor, mask: Tensor | None, is_causal: bool) -> Tensor | None:
-    """What is added to the scores: minus infinity where a key may not be attended to."""
+    """Return the mask as a summand of the scores: minus infinity where attention is not allowed."""
     if is_causal:
         if mask is not None:
             raise ValueError("attention takes either `attn_mask` or `is_causal=True`, not both")

@@ -1,10 +1,10 @@
-r"""Attention written out: scores that remember their query and key, and a softmax that remembers its scores.
+r"""Attention written out by hand: scores remember their query and key, and a softmax remembers its scores.
 
 The elements of `softmax(query @ key.mT)` are anything but independent. They sum to one, and the noise of a query moves
-all of its scores together. So a matrix product notes its factors, the softmax of it notes the scores, and its product
-with values is then not a sum of independent terms but `kernels.attention.mixture`. Scaling the scores, adding a mask
-and any other elementwise operation in between are followed as `values.origin` follows them; dropout, copies and
-conversions of the weights keep the note. Everything else, an in-place operation included, forgets it.
+all its scores together. So a matrix product notes its factors, and its softmax notes the scores. The product of that
+with values is `kernels.attention.mixture`, not a sum of independent terms. Scaling the scores, adding a mask and any
+other elementwise operation in between are followed as in `values.origin`. Dropout, copies and conversions of the
+weights keep the note. All other operations forget it, including those in place.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from momentprop.values import Independent, Normal
 from momentprop.values.moments import is_random, mean_of, variance_of
 from momentprop.values.origin import writes_to
 
-_MOST = 1 << 24  # elements of the largest intermediate result, above which a batch is cut into pieces
+_MOST = 1 << 24  # the most elements of an intermediate result; a larger batch is cut into pieces
 
 
 class Product(NamedTuple):
@@ -31,16 +31,16 @@ class Product(NamedTuple):
     key: Tensor
     key_variance: Tensor | None
     gain: float
-    memory: tuple[tuple[list[int], int], ...]  # the counts of writes to factors that have views, and what they were
+    memory: tuple[tuple[list[int], int], ...]  # for factors with views: the counter of writes, and its count then
 
     @property
     def is_current(self) -> bool:
-        """Whether no factor was overwritten since."""
+        """Whether no factor has been overwritten since."""
         return all(count[0] == writes for count, writes in self.memory)
 
 
 class Attending(NamedTuple):
-    """What a softmax remembers: its scores, its moments, and the probability with which a weight was dropped since."""
+    """The note of a softmax: its scores, its moments, and the probability that dropout has removed a weight since."""
 
     scores: Scores
     weights: Weights
@@ -48,7 +48,7 @@ class Attending(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What was noted on a value, valid as long as its components are these."""
+    """A note on a value, valid as long as the value has these components."""
 
     content: Product | Attending
     loc: Tensor
@@ -68,7 +68,7 @@ def _read(value: Any) -> Product | Attending | None:
 
 
 def note_factors(result: Normal, query: Normal | Tensor, key: Normal | Tensor, gain: float = 1.0) -> Normal:
-    """The product of a random `query` with `key`, now remembering them."""
+    """Make the product of a random `query` with `key` remember its factors, and return it."""
     if isinstance(query, Independent) and query.ndim > 1 and key.ndim > 1:
         random = [factor for factor in (query, key) if isinstance(factor, Independent)]
         memory = tuple((factor.memory, factor.memory[0]) for factor in random if factor.memory)
@@ -78,7 +78,7 @@ def note_factors(result: Normal, query: Normal | Tensor, key: Normal | Tensor, g
 
 
 def scores_of(value: Normal, dtype: torch.dtype) -> Scores:
-    """A value as scores along its last dimension, of the given type or float32 in place of half precision."""
+    """Return a value as scores along its last dimension, in the given type, but at least float32."""
     dtype = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     origin = value.source
     product = _read(origin.base) if origin.base.loc is origin.loc else None  # type: ignore[attr-defined]
@@ -95,7 +95,7 @@ def scores_of(value: Normal, dtype: torch.dtype) -> Scores:
 
 
 def weights_of(scores: Scores) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the softmax of scores with shared noise, in a closed form."""
+    """Return mean and variance of the softmax of scores with shared noise, in closed form."""
 
     def kernel(mean: Tensor, shared: Tensor, private: Tensor | None = None) -> Moments:
         return Moments(*weights(Scores(mean, private, shared)))
@@ -105,13 +105,13 @@ def weights_of(scores: Scores) -> tuple[Tensor, Tensor]:
 
 
 def note_softmax(result: Normal, scores: Scores) -> Normal:
-    """The softmax of `scores`, now remembering them."""
+    """Make the softmax of `scores` remember them, and return it."""
     _write(result, Attending(scores, Weights(result.loc, result.variance)))
     return result
 
 
 def keep_note(result: Any, value: Normal, dropout: float = 0.0) -> Any:
-    """A copy, a conversion or the dropout of attention weights, now remembering what they remember."""
+    """Copy the note of attention weights to their copy, conversion or dropout, and return that."""
     content = _read(value)
     if isinstance(content, Attending) and result.device == value.device:
         dropped = 1 - (1 - content.dropout) * (1 - dropout)
@@ -120,7 +120,7 @@ def keep_note(result: Any, value: Normal, dropout: float = 0.0) -> Any:
 
 
 def attended(weights: Normal | Tensor, value: Normal | Tensor) -> Normal | None:
-    """The product of attention weights with `value`, or None for a left factor that is nothing of the kind."""
+    """Return the product of attention weights with `value`, or None if the left factor is not attention weights."""
     content = _read(weights)
     if not isinstance(content, Attending) or value.ndim < 2:
         return None
@@ -143,9 +143,9 @@ def attended(weights: Normal | Tensor, value: Normal | Tensor) -> Normal | None:
 
 
 def in_pieces(kernel: Callable[..., Moments], given: dict[str, Any], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Run an attention kernel on tensors, None and numbers by name, in pieces of a batch that is too large for one.
+    """Run an attention kernel on named tensors, numbers and Nones, and cut a large batch into pieces.
 
-    Half precision and autocast are set aside inside: variances are sums of terms that nearly cancel.
+    Half precision and autocast are off inside, because variances are sums of terms that nearly cancel.
     """
     tensors = {name: part.to(dtype) for name, part in given.items() if isinstance(part, Tensor)}
     others = {name: part for name, part in given.items() if not isinstance(part, Tensor)}

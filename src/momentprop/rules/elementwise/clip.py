@@ -45,7 +45,7 @@ def clamp(input: Normal | Tensor, min: Bound | Value = None, max: Bound | Value 
     if high is None:
         return _through(raised, plain, low)
     if isinstance(low, Tensor) and isinstance(high, Tensor):
-        return _through(clip, plain, torch.minimum(low, high), high)  # torch gives `max` where `min` is larger
+        return _through(clip, plain, torch.minimum(low, high), high)  # torch returns `max` where `min` is larger
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         raise TypeError("`min` and `max` of `clamp` must both be numbers or both be tensors")
     return _through(clip, plain, low if low < high else high, high)
@@ -86,7 +86,7 @@ def clamp_max(input: Normal, max: float | Tensor) -> Transform:
 
 @elementwise("hardtanh", on=Normal)
 def hardtanh(input: Normal, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Transform:
-    r"""Moments of $X$ clipped to an interval, $[-1, 1]$ unless told otherwise.
+    r"""Moments of $X$ clipped to an interval, by default $[-1, 1]$.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: as `clamp`

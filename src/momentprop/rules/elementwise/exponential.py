@@ -51,7 +51,7 @@ def elu(input: Normal, alpha: float = 1.0, inplace: bool = False) -> Transform:
     r"""Moments of $X$ for $X > 0$ and $\alpha(e^X - 1)$ otherwise: $\mu' = E X_+ - \alpha(P(X < 0) - E[e^X; X < 0])$.
 
     $E[e^{kX}; X < 0] = \varphi(a)\,M(a + k\sigma)$ with the Mills ratio $M$; for the variance see
-    `kernels.exponential.exponential_unit`. For small $\sigma$ a series takes over, where these terms cancel.
+    `kernels.exponential.exponential_unit`. For small $\sigma$, where these terms cancel, a series replaces them.
 
     Error: exact; 1e-5 in float32, 1e-10 in float64
     Source: truncated exponentials by Mills ratios (see `kernels.exponential`)

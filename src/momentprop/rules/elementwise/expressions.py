@@ -1,7 +1,7 @@
 r"""Expressions of one value, whose parts are not independent.
 
-The factorized approximation takes the inputs of an operation as independent. In `x * torch.sigmoid(x)` they are not:
-both are functions of `x`. A value made by an elementwise operation therefore remembers its *origin*, the value it is a
+The factorized approximation assumes that the inputs of an operation are independent. In `x * torch.sigmoid(x)` they
+are not: both are functions of `x`. So the result of an elementwise operation remembers its *origin*, the value it is a
 function of and the function. A sum, difference, product, quotient or maximum of two values of one origin is evaluated
 as one function of that origin, by quadrature:
 
@@ -14,7 +14,8 @@ Normal(loc=tensor([0.2045]),
 Normal(loc=tensor([0.2045]),
        variance=tensor([0.2267]))
 
-Only elementwise operations are followed. What mixes elements (a linear layer, an average, a softmax) starts anew.
+Only elementwise operations are followed. The result of an operation that mixes elements (a linear layer, an average, a
+softmax) is its own origin.
 """
 
 import functools
@@ -34,15 +35,15 @@ Apply = TypeVar("Apply", bound=Callable[..., Any])
 
 
 def remembering(function: Function, call: Call, apply: Callable[[Call], Any]) -> Any:
-    """Apply a rule of a kind to a call of an elementwise `function`, and follow the origin of its arguments."""
+    """Apply the rule of a kind to a call of an elementwise `function`, and follow the origin of its arguments."""
     return _followed(function, call.args, call.kwargs, lambda: apply(call))
 
 
 def follows(function: Function) -> Callable[[Apply], Apply]:
     r"""Make the rule of an elementwise `function` follow the origin of its arguments.
 
-    Where several arguments are functions of one base, the rule, which takes them as independent, gives way to the
-    quadrature of the whole expression; otherwise it only hands the origin on.
+    The rule assumes independent arguments. If several of them are functions of one base, the quadrature of the whole
+    expression replaces the rule; otherwise the result of the rule only remembers the origin.
     """
 
     def decorate(apply: Apply) -> Apply:

@@ -1,6 +1,6 @@
-r"""Rules of `Logistic` and `Fitted`, where the paper has its own; everything else they take from `Normal`.
+r"""Rules of `Logistic` and `Fitted`, where the paper has its own; they borrow all others from `Normal`.
 
-`Logistic` assumes logistic units; `Fitted` is what the paper's implementation ran.
+`Logistic` assumes logistic units; `Fitted` has the formulas of the paper's implementation.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-r"""The Gaussian error linear unit, in its exact and in its tanh form."""
+r"""The Gaussian error linear unit (GELU), in its exact form and its tanh form."""
 
 from functools import partial
 
@@ -14,8 +14,8 @@ from momentprop.values import Normal
 def gelu(input: Normal, approximate: str = "none") -> Transform:
     r"""Moments of $X\,\Phi(X)$, with the exact mean $\mu\,\Phi(t) + \sigma^2\varphi(t)/s$, or of its tanh form.
 
-    Here $s^2 = 1 + \sigma^2$ and $t = \mu/s$. The variance is an integral over correlations for $\sigma \le 1.25$, and
-    that of the rectifier and a remainder above. For the tanh form both moments are as those of `softplus`, with the
+    Here $s^2 = 1 + \sigma^2$ and $t = \mu/s$. For $\sigma \le 1.25$ the variance is an integral over correlations;
+    above it is that of the rectifier plus a remainder. The tanh form treats both moments as `softplus` does, with the
     switch at $\sigma = 1$.
 
     Error: 2e-5

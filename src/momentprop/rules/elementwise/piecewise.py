@@ -1,4 +1,4 @@
-r"""The rarer activations: shrinkage, thresholds, randomized slopes, and units by quadrature (hardswish, softsign)."""
+r"""Rarer activations: shrinkage, thresholds, randomized slopes, and units by quadrature (hardswish, softsign)."""
 
 from functools import partial
 
@@ -35,7 +35,7 @@ def softshrink(input: Normal, lambd: float = 0.5) -> Transform:
 
 @elementwise("hardshrink", on=Normal)
 def hardshrink(input: Normal, lambd: float = 0.5) -> Transform:
-    r"""Moments of $X$ where $|X| > \lambda$ and zero elsewhere, as of the soft shrinkage with jumps of $\lambda$.
+    r"""Moments of $X$ where $|X| > \lambda$ and zero elsewhere: the soft shrinkage with jumps of $\lambda$.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: paper, "ReLU" and "Heaviside Step Function" (see `kernels.hinge`)
@@ -64,7 +64,7 @@ def _draws_slopes(call: Call) -> bool:
 def rrelu(
     input: Normal, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
 ) -> Transform:
-    r"""Moments of the leaky ReLU with the mean slope and, in training, with a slope that is uniform in an interval.
+    r"""Moments of the leaky ReLU with the mean slope or, in training, with a slope drawn uniformly from an interval.
 
     A random slope with mean $\alpha$ and variance $\omega$ adds $\omega\,E\min(X, 0)^2$ to the variance.
 
@@ -72,7 +72,7 @@ def rrelu(
     Source: paper, "Max and Leaky ReLU"; law of total variance
     """
     slope, variation = (lower + upper) / 2, (upper - lower) ** 2 / 12 if training else 0.0
-    plain = None if training else partial(F.leaky_relu, negative_slope=slope)  # a draw is no function of the input
+    plain = None if training else partial(F.leaky_relu, negative_slope=slope)  # a draw is not a function of the input
     return Transform(partial(random_rectifier, slope=slope, variation=variation), plain)
 
 
@@ -90,7 +90,7 @@ def rrelu_mean(
 
 @elementwise("hardswish", on=Normal)
 def hardswish(input: Normal, inplace: bool = False) -> Transform:
-    r"""Moments of $X \min(\max(X + 3, 0), 6)/6$ piece by piece; for large $\sigma$ of the ReLU with a remainder.
+    r"""Moments of $X \min(\max(X + 3, 0), 6)/6$, piece by piece; for large $\sigma$, the ReLU with a remainder.
 
     Error: 5e-6; 1e-6 in float64
     Source: truncated moments of the normal distribution (see `kernels.hardswish`)

@@ -1,7 +1,7 @@
 r"""Powers, roots, logarithms and sinusoids.
 
-Integer powers, sine and cosine are exact. Roots, logarithms, reciprocals and real powers are a *change of the model*:
-they take the value as lognormal with the same mean and variance (see `momentprop.lognormal_model`).
+Integer powers, sine and cosine are exact. Roots, logarithms, reciprocals and real powers *change the model*: they treat
+the value as lognormal with the same mean and variance (see `momentprop.lognormal_model`).
 """
 
 import math
@@ -34,11 +34,11 @@ def square(input: Normal) -> Transform:
 
 @elementwise("pow", on=Normal)
 def pow(input: Any, exponent: Any) -> Transform:
-    r"""Moments of $X^n$, or of $c^X$ for a certain positive base, both exact, or of a real power of lognormal $X$.
+    r"""Moments of $X^n$ and, for a certain positive base, of $c^X$, both exact; or of a real power of lognormal $X$.
 
     For integers $n \ge 0$ the variance is $\sum_k \frac{\sigma^{2k}}{k!} (E f^{(k)})^2$; $c^X$ is $e^{X \log c}$. Other
-    exponents take $X$ as lognormal, a change of the model: with $L = \log(1 + \sigma^2/\mu^2)$,
-    $\mu' = \mu^p e^{p(p-1)L/2}$ and $\sigma'^2 = \mu'^2(e^{p^2L} - 1)$; a coefficient of variation over 0.2 warns.
+    exponents treat $X$ as lognormal, which changes the model: with $L = \log(1 + \sigma^2/\mu^2)$,
+    $\mu' = \mu^p e^{p(p-1)L/2}$ and $\sigma'^2 = \mu'^2(e^{p^2L} - 1)$. Warns of a coefficient of variation over 0.2.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: Hermite expansion; moments of the lognormal distribution
@@ -46,7 +46,7 @@ def pow(input: Any, exponent: Any) -> Transform:
     if isinstance(exponent, Value):
         return _power_of_certain(input, exponent)
     if isinstance(exponent, Tensor):
-        raise TypeError("the exponent of a random value must be a number; write `x ** exponent.item()`")
+        raise TypeError("the exponent of a random value must be a number: write `x ** exponent.item()`")
     plain = partial(torch.pow, exponent=exponent)
     if exponent == int(exponent) and exponent >= 0:
         return Transform(partial(integer_power, n=int(exponent)), plain)
@@ -84,8 +84,8 @@ def _as_lognormal(
 def sqrt(input: Normal) -> Transform:
     r"""Moments of $\sqrt X$ for lognormal $X$: $\mu' = \sqrt\mu\,e^{-L/8}$ with $L = \log(1 + \sigma^2/\mu^2)$.
 
-    A change of the model, from normal to lognormal: a coefficient of variation over 0.2 or a mean that is not positive
-    warns.
+    Changes the model from normal to lognormal; warns of a coefficient of variation over 0.2 and of a mean that is not
+    positive.
 
     Error: exact for lognormal $X$; 5e-6 in float32, 1e-10 in float64
     Source: moments of the lognormal distribution
@@ -97,8 +97,8 @@ def sqrt(input: Normal) -> Transform:
 def rsqrt(input: Normal) -> Transform:
     r"""Moments of $1/\sqrt X$ for lognormal $X$: $\mu' = \mu^{-1/2} e^{3L/8}$ with $L = \log(1 + \sigma^2/\mu^2)$.
 
-    A change of the model, from normal to lognormal: a coefficient of variation over 0.2 or a mean that is not positive
-    warns.
+    Changes the model from normal to lognormal; warns of a coefficient of variation over 0.2 and of a mean that is not
+    positive.
 
     Error: exact for lognormal $X$; 5e-6 in float32, 1e-10 in float64
     Source: moments of the lognormal distribution
@@ -110,7 +110,7 @@ def rsqrt(input: Normal) -> Transform:
 def reciprocal(input: Normal) -> Transform:
     r"""Moments of $1/X$ for lognormal $X$ (or $-X$): $\mu' = e^L/\mu$ with $L = \log(1 + \sigma^2/\mu^2)$.
 
-    A change of the model, from normal to lognormal: a coefficient of variation over 0.2 warns.
+    Changes the model from normal to lognormal; warns of a coefficient of variation over 0.2.
 
     Error: exact for lognormal $X$; 5e-6 in float32, 1e-10 in float64
     Source: moments of the lognormal distribution
@@ -123,8 +123,8 @@ def reciprocal(input: Normal) -> Transform:
 def log(input: Normal) -> Transform:
     r"""Moments of $\log X$ for lognormal $X$: $\mu' = \log\mu - L/2$, $\sigma'^2 = L = \log(1 + \sigma^2/\mu^2)$.
 
-    A change of the model, from normal to lognormal: a coefficient of variation over 0.2 or a mean that is not positive
-    warns.
+    Changes the model from normal to lognormal; warns of a coefficient of variation over 0.2 and of a mean that is not
+    positive.
 
     Error: exact for lognormal $X$; 5e-6 in float32, 1e-10 in float64
     Source: moments of the lognormal distribution
@@ -136,8 +136,8 @@ def log(input: Normal) -> Transform:
 def log2(input: Normal) -> Transform:
     r"""Moments of $\log_2 X$ for lognormal $X$: those of $\log X$ in other units.
 
-    A change of the model, from normal to lognormal: a coefficient of variation over 0.2 or a mean that is not positive
-    warns.
+    Changes the model from normal to lognormal; warns of a coefficient of variation over 0.2 and of a mean that is not
+    positive.
 
     Error: exact for lognormal $X$; 5e-6 in float32, 1e-10 in float64
     Source: moments of the lognormal distribution
@@ -149,8 +149,8 @@ def log2(input: Normal) -> Transform:
 def log10(input: Normal) -> Transform:
     r"""Moments of $\log_{10} X$ for lognormal $X$: those of $\log X$ in other units.
 
-    A change of the model, from normal to lognormal: a coefficient of variation over 0.2 or a mean that is not positive
-    warns.
+    Changes the model from normal to lognormal; warns of a coefficient of variation over 0.2 and of a mean that is not
+    positive.
 
     Error: exact for lognormal $X$; 5e-6 in float32, 1e-10 in float64
     Source: moments of the lognormal distribution
@@ -161,10 +161,10 @@ def log10(input: Normal) -> Transform:
 
 @elementwise("log1p", on=Normal)
 def log1p(input: Normal) -> Transform:
-    r"""Moments of $\log(1 + X)$ for lognormal $1 + X$, as of $\log X$.
+    r"""Moments of $\log(1 + X)$ for lognormal $1 + X$, like those of $\log X$.
 
-    A change of the model, from normal to lognormal: a coefficient of variation of $1 + X$ over 0.2 or a mean of at
-    most $-1$ warns.
+    Changes the model from normal to lognormal; warns of a coefficient of variation of $1 + X$ over 0.2 and of a mean of
+    at most $-1$.
 
     Error: exact for lognormal $1 + X$; 5e-6 in float32, 1e-10 in float64
     Source: moments of the lognormal distribution

@@ -17,7 +17,7 @@ from momentprop.values import Normal
 def relu(input: Normal, inplace: bool = False) -> Transform:
     r"""Moments of $\max(0, X)$: $\mu' = \mu\Phi(a) + \sigma\varphi(a)$ and $\sigma'^2 = \sigma^2 R(a)$.
 
-    Evaluated by `rectifier`; the textbook form of $R$ goes negative in float32 from $a = -6$ on.
+    Uses the kernel `rectifier`, because the textbook form of $R$ becomes negative in float32 below $a = -6$.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: paper, "ReLU", eq. R-function (its penultimate line has a wrong sign, the last is right)
@@ -39,7 +39,7 @@ def leaky_relu(input: Normal, negative_slope: float = 0.01, inplace: bool = Fals
 
 @elementwise("prelu", on=Normal)
 def prelu(input: Normal, weight: Tensor) -> Transform:
-    r"""Moments of the leaky ReLU with learned slopes, one for all or one a channel.
+    r"""Moments of the leaky ReLU with learned slopes, one for all channels or one per channel.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: paper, "Max and Leaky ReLU"
@@ -48,7 +48,7 @@ def prelu(input: Normal, weight: Tensor) -> Transform:
 
 
 def channel_slopes(weight: Tensor, input: Any) -> Tensor:
-    """The slopes of a PReLU in a shape that broadcasts over the channels of `input`."""
+    """Return the slopes of a PReLU in a shape that broadcasts over the channels of `input`."""
     shape = [-1] + [1] * (input.ndim - 2) if weight.numel() > 1 else []
     return weight.reshape(shape).to(input.dtype)
 

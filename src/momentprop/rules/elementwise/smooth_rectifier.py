@@ -15,7 +15,7 @@ from momentprop.values import Normal
 def softplus(input: Normal, beta: float = 1.0, threshold: float = 20.0) -> Transform:
     r"""Moments of $\log(1 + e^{\beta X})/\beta$, by quadrature about the mean or as the rectifier and a remainder.
 
-    The two meet at $\beta\sigma = 2$ (`kernels.smooth_rectifier`). `threshold` belongs to torch's numerics, and matters
+    The two meet at $\beta\sigma = 2$ (`kernels.smooth_rectifier`). `threshold` is part of torch's numerics and matters
     only where the variance is zero.
 
     Error: 2e-5
@@ -25,9 +25,9 @@ def softplus(input: Normal, beta: float = 1.0, threshold: float = 20.0) -> Trans
     return Transform(kernel, partial(F.softplus, beta=beta, threshold=threshold))
 
 
-@elementwise("logsigmoid", "log_sigmoid", on=Normal)  # `F.logsigmoid.__name__` is the second
+@elementwise("logsigmoid", "log_sigmoid", on=Normal)  # `F.logsigmoid.__name__` is "log_sigmoid"
 def logsigmoid(input: Normal) -> Transform:
-    r"""Moments of $\log S(X) = -\log(1 + e^{-X})$, a softplus turned by half a turn.
+    r"""Moments of $\log S(X) = -\log(1 + e^{-X})$, minus the softplus of $-X$.
 
     Error: 2e-5
     Source: as `softplus`
@@ -37,7 +37,7 @@ def logsigmoid(input: Normal) -> Transform:
 
 @elementwise("silu", on=Normal)
 def silu(input: Normal, inplace: bool = False) -> Transform:
-    r"""Moments of $X\,S(X)$, as those of `softplus` but with the switch at $\sigma = 1.8$.
+    r"""Moments of $X\,S(X)$, taken like those of `softplus`, but with the switch at $\sigma = 1.8$.
 
     Error: 3e-5
     Source: as `softplus`
@@ -47,7 +47,7 @@ def silu(input: Normal, inplace: bool = False) -> Transform:
 
 @elementwise("mish", on=Normal)
 def mish(input: Normal, inplace: bool = False) -> Transform:
-    r"""Moments of $X \tanh(\log(1 + e^X))$, as those of `softplus` but with the switch at $\sigma = 1.9$.
+    r"""Moments of $X \tanh(\log(1 + e^X))$, taken like those of `softplus`, but with the switch at $\sigma = 1.9$.
 
     Error: 5e-5
     Source: as `softplus`

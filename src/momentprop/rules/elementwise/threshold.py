@@ -11,7 +11,7 @@ from momentprop.values import Normal
 
 @elementwise("heaviside", on=Normal)
 def heaviside(input: Normal, values: Tensor) -> Transform:
-    r"""Moments of $[\![X \ge 0]\!]$; `values`, the result at exactly zero, matters only where the variance is zero.
+    r"""Moments of $[\![X \ge 0]\!]$; `values`, the result at zero, matters only where the variance is zero.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: paper, "Heaviside Step Function" (its integrals lack the factor $1/\sigma$, the results are right)

@@ -17,7 +17,7 @@ _TERMS: Any = {"parameters": "input other", "summands": ("input", "other"), "dia
 def add(call: Call, *variances: Tensor) -> Tensor:
     r"""Moments of $X + \alpha Y$: means and variances add.
 
-    A value added to itself is doubled; two different values are taken as independent.
+    A value added to itself is doubled; two different values are assumed independent.
 
     Error: exact for independent terms
     Source: paper, eq. linear

@@ -1,7 +1,7 @@
 r"""Averages over windows.
 
-The weights of a window are products of weights along each dimension, and so are their squares: `separable` has the
-transposes.
+The weights of a window are products of weights along each dimension, and so are their squares. `separable` applies
+their transposes.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ _WINDOW = "input kernel_size stride padding ceil_mode count_include_pad divisor_
 def _register(dims: int) -> None:
     @linear(f"avg_pool{dims}d", on=Normal, parameters=_WINDOW, channels=(-1 - dims,))
     def average(call: Call, variance: Tensor) -> Tensor:
-        r"""Moments of window averages: a variance is $\sum_i \sigma_i^2 / n^2$ over the $n$ of a window.
+        r"""Moments of window averages: a variance is $\sum_i \sigma_i^2 / n^2$ over the $n$ elements of a window.
 
         Error: exact for independent elements
         Source: paper, eq. linear
@@ -46,7 +46,7 @@ def _register(dims: int) -> None:
 
     @linear(f"adaptive_avg_pool{dims}d", on=Normal, parameters="input output_size", channels=(-1 - dims,))
     def adaptive_average(call: Call, variance: Tensor) -> Tensor:
-        r"""Moments of the averages of adaptive windows: $\sum_i \sigma_i^2 / n^2$ over the $n$ of each.
+        r"""Moments of the averages of adaptive windows: $\sum_i \sigma_i^2 / n^2$ over the $n$ elements of each.
 
         Error: exact for independent elements
         Source: paper, eq. linear

@@ -1,4 +1,4 @@
-r"""Batch normalization: an affine map in evaluation mode, by the statistics of the batch in training."""
+r"""Batch normalization: an affine map in evaluation mode, and by the statistics of the batch in training."""
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +32,7 @@ def _scale(call: Call, like: Tensor) -> Tensor:
 
 @linear(
     "batch_norm", on=Normal, plain=F.batch_norm, parameters=_PARAMETERS, decide=_by_mode, diagonal=True,
-    homogeneous=_homogeneous,
+    homogeneous=_homogeneous, updates=True,
 )  # fmt: skip
 def fixed(call: Call, variance: Tensor) -> Tensor:
     r"""Moments of batch normalization with fixed statistics, an affine map of each channel.
@@ -63,8 +63,9 @@ def batch_norm(
 ) -> Normal:
     r"""Moments of batch normalization.
 
-    In eval mode an affine map of each channel. In training mode the statistics of the batch are those of the mixture of
-    its units: mean of the means, and mean of the variances plus variance of the means; they update the running ones.
+    In eval mode it is an affine map of each channel. In training mode the statistics of the batch are those of the
+    mixture of its units: mean of the means, and mean of the variances plus variance of the means. They update the
+    running statistics.
 
     Error: exact in eval mode; in training mode the batch statistics are taken as certain
     Source: paper, eq. linear; law of total variance

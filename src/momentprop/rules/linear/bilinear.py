@@ -17,7 +17,7 @@ Random = Any  # a value or a plain tensor
 
 
 def _by_factors(call: Call) -> Kind:
-    """A layer of one random factor is linear, of more it is a form of higher degree."""
+    """Return the kind: linear for one random factor, and mixing for more."""
     factors = [call.given(name) for name in ("input1", "input2", "weight")]
     return Kind.LINEAR if sum(isinstance(factor, Operand) for factor in factors) < 2 else Kind.MIXING
 
@@ -44,7 +44,7 @@ linear(
 def bilinear(input1: Random, input2: Random, weight: Random, bias: Random = None) -> Any:
     r"""Moments of $y_k = x^\top W_k z + b_k$ for independent $x$, $z$, $W$ and $b$, any of which may be plain.
 
-    With $E x^2 = \mu_x^2 + \sigma_x^2$ and the like, the variance is
+    With $E x^2 = \mu_x^2 + \sigma_x^2$, and the same for $z$, the variance is
     $\sum_i \sigma_{x,i}^2 (W\mu_z)_i^2 + \sum_j \sigma_{z,j}^2 (W^\top\mu_x)_j^2 + \sum_{ij}
     \sigma_{x,i}^2\sigma_{z,j}^2 w_{ij}^2 + \sum_{ij} \sigma_{w,ij}^2\,E x_i^2\,E z_j^2$. One value given twice, with a
     plain $W$, is a quadratic form of normal variables.

@@ -1,4 +1,4 @@
-r"""Plain tensors made after a value's shape, type and device, and questions about its elements."""
+r"""Plain tensors of a value's shape, type and device, and questions about its elements."""
 
 from collections.abc import Callable
 from typing import Any

@@ -38,7 +38,7 @@ def embedding_transposed(call: Call, gradient: Tensor) -> Tensor:
 
 
 def _by_weights(call: Call) -> Kind:
-    """A bag is linear in its table, or in the weights of its samples; in both together it is not."""
+    """Return the kind: linear in the table or in the weights of the samples, mixing in both together."""
     _refuse_max_norm("embedding_bag", call.given("max_norm"))
     if call.given("mode", "mean") == "max":
         raise MissingRule(f"no rule for 'embedding_bag' with `mode='max'` at {place()}")

@@ -1,6 +1,6 @@
 r"""Linear layers, matrix products and elementwise products.
 
-All of them are bilinear in two factors; with a plain one, a weight say, they are linear in the other.
+All of them are bilinear in two factors. If one is plain, such as a weight, they are linear in the other.
 """
 
 from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ def _attention_or_product(op: str, x: Random, y: Random) -> Any:
 def matmul(input: Random, other: Random) -> Any:
     r"""Moments of a matrix product of independent factors, either of which may be plain.
 
-    A left factor that is a softmax is taken as attention weights, whose elements are correlated: see
+    If the left factor is a softmax, its elements are correlated and treated as attention weights: see
     `rules.attention.notes`.
 
     Error: exact for independent elements
@@ -87,7 +87,7 @@ def matmul(input: Random, other: Random) -> Any:
 
 @rule("bmm", on=Normal)
 def bmm(input: Random, mat2: Random) -> Any:
-    r"""Moments of a batch of matrix products; a softmax as left factor is taken as in `matmul`.
+    r"""Moments of a batch of matrix products; a softmax as left factor is treated as in `matmul`.
 
     Error: exact for independent elements
     Source: paper, eq. linear and "Product"

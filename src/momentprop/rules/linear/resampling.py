@@ -1,7 +1,7 @@
-r"""Resampling by linear maps: interpolation, windows put back, sampling at given places, and unpooling.
+r"""Resampling by linear maps: interpolation, folding of windows, sampling at given places, and unpooling.
 
-Interpolation acts on one dimension after the other, so that the weights of an output element are products of weights
-along each dimension, and so are their squares, which carry the variance.
+Interpolation acts on one dimension after the other. So the weights of an output element are products of weights along
+each dimension, and the same holds for their squares, which the variance needs.
 """
 
 import itertools
@@ -45,7 +45,7 @@ def interpolate(call: Call, variance: Tensor) -> Tensor:
 
 @transpose("interpolate")
 def interpolate_transposed(call: Call, gradient: Tensor) -> Tensor:
-    """Give every element what its shares in the result are worth."""
+    """Collect for every element the gradients of the results it enters."""
     return applied(gradient, _all_weights(call, call.values[0].loc))
 
 
@@ -66,7 +66,7 @@ def _all_weights(call: Call, like: Tensor) -> list[Tensor]:
 
 
 def _only(dim: int, dims: int, given: Any, otherwise: float) -> list[Any] | None:
-    """A size or scale for each dimension, of which only one is changed."""
+    """Return a size or scale for each dimension that changes only one of them."""
     if given is None:
         return None
     own = given[dim] if isinstance(given, Sequence) else given
@@ -74,7 +74,7 @@ def _only(dim: int, dims: int, given: Any, otherwise: float) -> list[Any] | None
 
 
 def _weights(like: Tensor, dim: int, resample: Callable[[Tensor], Tensor]) -> Tensor:
-    """What each input element along one dimension contributes to each output element, a matrix (input, output)."""
+    """Return the weights of the input elements along one dimension in the output, a matrix (input, output)."""
     length, dims = like.shape[dim + 2], like.ndim - 2
     units = torch.eye(length, dtype=like.dtype, device=like.device)
     units = units.reshape([1, length] + [length if other == dim else 1 for other in range(dims)])
@@ -105,7 +105,7 @@ _SAMPLED = "input grid mode padding_mode align_corners"
 
 @linear("grid_sample", on=Normal, parameters=_SAMPLED, decide=_at_plain_places, copies=repeats)
 def grid_sample(call: Call, variance: Tensor) -> Tensor:
-    r"""Moments of a sampling at plain places, in the modes that take the nearest element or interpolate linearly.
+    r"""Moments of sampling at plain places, by the nearest element or linear interpolation.
 
     Along a dimension $(1-f)^2\sigma_0^2 + f^2\sigma_1^2 = s\,((1-g)\sigma_0^2 + g\sigma_1^2)$ with
     $s = (1-f)^2 + f^2$ and $g = f^2/s$: the variances are sampled linearly at places that moved from $f$ to $g$.
@@ -156,7 +156,7 @@ def _corners(call: Call, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _inside(places: Tensor, sizes: Tensor, padding_mode: str, align_corners: bool | None) -> Tensor:
-    """Places in units of elements, brought back as the padding mode asks."""
+    """Bring places, in units of elements, back inside as the padding mode asks."""
     if padding_mode == "zeros":
         return places
     if padding_mode == "reflection":

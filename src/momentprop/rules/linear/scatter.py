@@ -1,6 +1,6 @@
-r"""Operations that write elements at given places; what is written may be a value, a plain tensor or a number.
+r"""Operations that write a value, a plain tensor or a number at given places.
 
-Places are plain. An element that is overwritten is gone; where several are added up, means and variances add.
+Places are plain. An overwritten element is gone; where several are added up, means and variances add.
 """
 
 from typing import Any

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def applied(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
-    """Apply a matrix (output, input) along each of the last dimensions, which are as many as there are matrices."""
+    """Apply one matrix (output, input) along each of the last dimensions."""
     for back, matrix in enumerate(reversed(matrices), 1):
         x = (x.movedim(-back, -1) @ matrix.mT).movedim(-1, -back)
     return x.contiguous()

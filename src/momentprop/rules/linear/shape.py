@@ -48,7 +48,7 @@ moves("pixel_unshuffle", on=Normal, positional=True)
 
 
 def _one_value(call: Call) -> Kind:
-    """Moving to the type and device of another value is a move of one value."""
+    """Return the kind: a move, or composite if the type and device are those of another value."""
     return Kind.MOVES if len(call.values) == 1 and isinstance(call.args[0], Value) else Kind.COMPOSITE
 
 
@@ -113,7 +113,7 @@ def type_name(input: Value) -> Any:
 
 
 def _windows(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Torch gives `Tensor.unfold(dimension, size, step)` and `F.unfold(kernel_size, ...)` one name."""
+    """Apply `Tensor.unfold(dimension, size, step)` or `F.unfold(kernel_size, ...)`, which share one name in torch."""
     by_dimension = (len(args) == 3 and not kwargs) or "dimension" in kwargs or "step" in kwargs
     return input.unfold(*args, **kwargs).clone() if by_dimension else F.unfold(input, *args, **kwargs)
 
@@ -127,7 +127,7 @@ moves("block_diag", on=Normal, summands=("*",), positional=True, copies=_twice)
 
 @composite("broadcast_tensors", on=Value)
 def broadcast_tensors(*tensors: Random) -> tuple[Random, ...]:
-    r"""Values and plain tensors, each expanded to the shape they have in common.
+    r"""Values and plain tensors, expanded to their common shape.
 
     Error: exact (copies of one element are treated as independent from then on)
     Source: definition
@@ -158,7 +158,7 @@ moves("where", on=Normal, parameters="condition input other", summands=("input",
 
 @rule("unflatten", on=Certain)
 def unflatten(input: Certain, dim: int, sizes: Sequence[int]) -> Certain:
-    r"""The tensor of the value, reshaped: by its own method, as compilers do not trace `torch.Tensor.unflatten`.
+    r"""The unflattened tensor, by its own method, because compilers do not trace `torch.Tensor.unflatten`.
 
     Error: exact
     Source: definition

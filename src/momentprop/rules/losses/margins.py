@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop.dispatch.registry import loss, mixing
-from momentprop.rules.losses.losses import hinge, reduced
+from momentprop.rules.losses.reduction import hinge, reduced
 from momentprop.values import Normal
 
 Random = Any  # a value or a plain tensor
@@ -141,7 +141,7 @@ def triplet_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    r"""The expected loss $E\max(0, d(a, p) - d(a, n) + m)$ of distances taken as independent.
+    r"""The expected loss $E\max(0, d(a, p) - d(a, n) + m)$, as if the distances were independent.
 
     Error: that of `pairwise_distance`
     Source: as `relu`

@@ -1,6 +1,6 @@
 r"""Dropout as multiplicative noise, propagated instead of sampled.
 
-A value of type `Sample` has no rule here: torch's own dropout draws its noise.
+A `Sample` needs no rule here, because torch's own dropout draws the noise.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from momentprop.dispatch.registry import noise
 from momentprop.rules.attention.notes import keep_note
 from momentprop.values import Mean, Normal
 
-_ALPHA = -1.7580993408473766  # the value SELU saturates at, which alpha dropout sets dropped units to
+_ALPHA = -1.7580993408473766  # where SELU saturates; alpha dropout sets dropped units to it
 
 
 def _keep_or_drop(input: Normal, p: float, training: bool) -> Normal:
@@ -24,7 +24,7 @@ def _keep_or_drop(input: Normal, p: float, training: bool) -> Normal:
 
 
 def _alpha_scale(p: float) -> float:
-    """What alpha dropout multiplies by, so that standard units keep mean 0 and variance 1."""
+    """Return the factor of alpha dropout, with which standard units keep mean 0 and variance 1."""
     return 0.0 if p == 1 else float((1 - p) * (1 + p * _ALPHA**2)) ** -0.5
 
 
@@ -37,12 +37,12 @@ def _alpha_acts(call: Call) -> bool:
 
 
 def _last(count: int) -> Callable[[Call], Sequence[int]]:
-    """The positions of a channel, which share one draw: the last dimensions."""
+    """Return the dimensions of the positions of a channel, which share one draw: the last ones."""
     return lambda call: range(call.args[0].ndim - count, call.args[0].ndim)
 
 
 def _positions(call: Call) -> Sequence[int]:
-    """The positions of a channel, which share one draw: all dimensions after the channels."""
+    """Return the dimensions of the positions of a channel, which share one draw: all after the channels."""
     return range(2, call.args[0].ndim)
 
 

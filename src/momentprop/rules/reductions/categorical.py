@@ -1,6 +1,7 @@
-r"""What a class posterior allows: losses, the most probable class, probabilities, and the choice of rows and classes.
+r"""Operations on a class posterior: losses, the most probable class, probabilities, and indexing.
 
-Propagation ends with it, so that everything but a choice of rows gives a plain tensor; other operations have no rule.
+Propagation ends with a class posterior, so all of them return a plain tensor, except a choice of rows. Other operations
+have no rule.
 """
 
 from typing import Any
@@ -34,12 +35,12 @@ def nll_loss(
 
 
 def dim_of_classes(ndim: int) -> int:
-    """The dimension in which torch's losses look for the classes."""
+    """Return the dimension in which torch's losses look for the classes."""
     return 0 if ndim == 1 else 1
 
 
 def as_torch_lays_out(log_q: Tensor) -> Tensor:
-    """Classes moved from the last dimension to where torch's losses look for them."""
+    """Move the classes from the last dimension to where torch's losses look for them."""
     return log_q.movedim(-1, dim_of_classes(log_q.ndim))
 
 
@@ -87,7 +88,7 @@ def _require_last(dim: int, input: Categorical, op: str) -> None:
 
 @rule("getitem", on=Categorical)
 def getitem(input: Categorical, index: Any) -> Categorical | Tensor:
-    r"""Chosen rows, a `Categorical`; or, where the index reaches the classes, their $\log q(y)$, a plain tensor.
+    r"""Chosen rows, a `Categorical`; or, if the index reaches the classes, their $\log q(y)$, a plain tensor.
 
     Error: exact
     Source: definition

@@ -1,6 +1,6 @@
 r"""Variances, standard deviations and lengths of vectors of random units, and the angles between them.
 
-All are functions of a sum of squares, whose mean and variance are exact; its root is taken as that of a gamma variable.
+All are functions of a sum of squares. Its mean and variance are exact; its root is that of a gamma variable.
 """
 
 import math
@@ -23,7 +23,7 @@ Dims = int | Sequence[int] | None
 
 
 def _statistic(input: Normal, kernel: Kernel, factor: float, dims: Sequence[int], keepdim: bool) -> Normal:
-    """A statistic of the units along `dims`, times a factor."""
+    """Return a statistic of the units along `dims`, times a factor."""
     places = [dim % max(input.ndim, 1) for dim in dims] or list(range(input.ndim))
     kept = [dim for dim in range(input.ndim) if dim not in places]
     shape = [1 if dim in places else size for dim, size in enumerate(input.shape)]
@@ -44,7 +44,7 @@ def _as_dims(dim: Dims) -> list[int]:
 def _unbiased(
     input: Normal, dim: Dims | bool, unbiased: bool | None, correction: float | None
 ) -> tuple[list[int], float]:
-    """The dimensions, and $n/(n - c)$ for a correction $c$; torch also takes `unbiased` in the place of `dim`."""
+    """Return the dimensions and $n/(n - c)$ for a correction $c$; torch also takes `unbiased` in place of `dim`."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     if correction is None:
@@ -156,7 +156,7 @@ def linalg_vector_norm(
         return size.sum(dims or None, keepdim)  # type: ignore[no-any-return]
     if ord == math.inf:
         return size.amax(dims or (), keepdim)  # type: ignore[no-any-return]
-    raise ValueError(f"the norm of a random value is known for the orders 1, 2 and inf, but not for {ord!r}")
+    raise ValueError(f"the norm of a random value has a rule for the orders 1, 2 and inf, but not for {ord!r}")
 
 
 @mixing("norm", on=Normal)
@@ -168,7 +168,7 @@ def norm(
     out: None = None,
     dtype: torch.dtype | None = None,
 ) -> Normal:
-    r"""Moments of a norm of the elements, as of `linalg_vector_norm`.
+    r"""Moments of a norm of the elements, as in `linalg_vector_norm`.
 
     Error: 0.08; 0.02 for at least 16 elements
     Source: moments of a quadratic form in normal variables; Nakagami distribution
@@ -186,14 +186,14 @@ def linalg_norm(
     out: None = None,
     dtype: torch.dtype | None = None,
 ) -> Normal:
-    r"""Moments of a norm of vectors, or of the Frobenius norm of matrices, as of `linalg_vector_norm`.
+    r"""Moments of a norm of vectors, or of the Frobenius norm of matrices, as in `linalg_vector_norm`.
 
     Error: 0.08; 0.02 for at least 16 elements
     Source: moments of a quadratic form in normal variables; Nakagami distribution
     """
     of_matrix = len(_as_dims(dim)) == 2 or (dim is None and A.ndim > 1)
     if of_matrix and ord not in (None, "fro"):
-        raise ValueError(f"of the norms of a random matrix only the Frobenius norm is known, but not {ord!r}")
+        raise ValueError(f"a random matrix has a rule for the Frobenius norm only, but not for {ord!r}")
     return linalg_vector_norm(A, ord, dim, keepdim, dtype=dtype)
 
 
@@ -201,7 +201,8 @@ def linalg_norm(
 def cosine_similarity(x1: Normal | Tensor, x2: Normal | Tensor, dim: int = 1, eps: float = 1e-8) -> Any:
     r"""Moments of $X\cdot Y/(\lVert X\rVert\lVert Y\rVert)$, with lognormal lengths.
 
-    Of a value with itself it is certain. For vectors of two or three units the deviation can be off by a factor of two.
+    The similarity of a value to itself is certain. For vectors of two or three units the deviation can be off by a
+    factor of two.
 
     Error: 0.1 for at least 32 elements
     Source: moments of the lognormal distribution

@@ -1,4 +1,4 @@
-r"""The class posterior of a linear layer and a softmax, taken together."""
+r"""The class posterior of a linear layer followed by a softmax, as one operation."""
 
 from collections.abc import Callable
 
@@ -17,10 +17,10 @@ from momentprop.kernels.fuse import fused
 from momentprop.paper.softmax import log_cdf
 from momentprop.values import Categorical, Fitted, Logistic, Normal, Sample
 
-MOST_RACING = 16
-"""Up to this number of classes, the posterior is a race by default."""
+MOST_RACING_CORRELATED = 16
+"""The largest number of classes for which the posterior of correlated logits is a race by default."""
 MOST_PAIRED = 64
-"""Up to this number of classes, the fast method looks at pairs of them."""
+"""The largest number of classes for which the fast method looks at pairs of them."""
 
 
 def _log_win_normal(gap: Tensor, apart: Tensor) -> Tensor:
@@ -50,14 +50,14 @@ def linear_posterior(
 ) -> Categorical:
     r"""The class posterior of correlated logits: $\mathrm{Var}[X_k - X_y] = \sum_i (w_{ki} - w_{yi})^2\sigma_i^2$.
 
-    See `kernels.correlated_logits` for what the methods make of it. `simplified`, `centred` and, beyond 64 classes,
-    `fast` take every logit relative to the average logit.
+    See `kernels.correlated_logits` for the methods. `simplified`, `centred` and, beyond 64 classes, `fast` take every
+    logit relative to the average logit.
 
     Error: race 1e-6 nats for 2 classes; beyond as measured in `momentprop.nn.Softmax`
     Source: paper, "Softmax" (commented out in its source); the Gumbel race
     """
     if not isinstance(weight, Tensor):
-        raise TypeError("a linear layer with random weights cannot be absorbed: apply it, and then the softmax")
+        raise TypeError("a linear layer with random weights cannot be absorbed: apply it first, and then the softmax")
     if method is None:
         method = _default(input, weight.shape[0])
     mean, variance = F.linear(input.loc, weight, bias), input.variance
@@ -79,14 +79,14 @@ def _default(input: Normal, classes: int) -> PosteriorMethod:
         return "logistic"
     if isinstance(input, Fitted):
         return "simplified"
-    return "race" if classes <= MOST_RACING else "fast"
+    return "race" if classes <= MOST_RACING_CORRELATED else "fast"
 
 
 @rule("linear_posterior", on=Sample)
 def linear_posterior_draw(
     input: Sample, weight: Tensor, bias: Tensor | None = None, method: PosteriorMethod | None = None
 ) -> Sample:
-    r"""The probabilities of the classes given a draw, of which the class posterior is the mean.
+    r"""The class probabilities of a draw; their mean is the class posterior.
 
     Error: exact
     Source: definition
@@ -96,7 +96,7 @@ def linear_posterior_draw(
 
 @rule("class_posterior", on=Sample)
 def class_posterior_draw(input: Sample, dim: int = -1, method: PosteriorMethod | None = None) -> Sample:
-    r"""The probabilities of the classes given a draw, of which the class posterior is the mean.
+    r"""The class probabilities of a draw; their mean is the class posterior.
 
     Error: exact
     Source: definition

@@ -1,7 +1,7 @@
-r"""Max pooling: the windows are gathered along a new last dimension, and the maximum of each is taken.
+r"""Max pooling: gathers the windows along a new last dimension, and takes the maximum of each.
 
-Windows are gathered inside the kernel, so that only the input is saved for the backward pass, and at most a copy of
-window size times output size is made. Padding has a mean of $-\infty$ and never wins.
+The kernel itself gathers the windows, so that only the input is saved for the backward pass. It makes at most a copy of
+window size times output size. Padding has a mean of $-\infty$ and never wins.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from momentprop.values import Normal
 from momentprop.values.base import Value
 
 Gather = Callable[[Tensor, float], Tensor]
-"""Windows of a tensor along a new last dimension, with the number for elements outside."""
+"""Returns the windows of a tensor along a new last dimension; the number is for elements outside."""
 
 
 class _Sliding(NamedTuple):
@@ -38,7 +38,7 @@ def _sliding(size: int, kernel: int, stride: int, padding: int, dilation: int, c
     room = size + 2 * padding - extent
     count = (-(-room // stride) if ceil_mode else room // stride) + 1
     if ceil_mode and (count - 1) * stride >= size + padding:
-        count -= 1  # a window that starts in the padding on the right is dropped
+        count -= 1  # drop a window that starts in the padding on the right
     if count < 1:
         raise ValueError(f"a window of {extent} elements does not fit into {size} with a padding of {padding}")
     return _Sliding(extent, stride, dilation, (padding, (count - 1) * stride + extent - size - padding))
@@ -58,7 +58,7 @@ def _gather_sliding(windows: list[_Sliding]) -> Gather:
 
 
 def _gather_adaptive(sizes: list[tuple[int, int]]) -> Gather:
-    r"""Windows from $\lfloor i n/m \rfloor$ to $\lceil (i+1) n/m \rceil$, whose lengths may differ."""
+    r"""Gather windows from $\lfloor i n/m \rfloor$ to $\lceil (i+1) n/m \rceil$, whose lengths may differ."""
 
     def gather(x: Tensor, outside: float) -> Tensor:
         first = x.ndim - len(sizes)
@@ -85,7 +85,7 @@ def _pooled(input: Normal, gather: Gather) -> Normal:
 
 
 def _refuse_indices(op: str) -> NoReturn:
-    raise ValueError(f"{op} was asked for indices, but the index of a random maximum is random: `return_indices=False`")
+    raise ValueError(f"{op} cannot return indices, which random maxima do not have: write `return_indices=False`")
 
 
 def _register_pool(op: str, dims: int) -> None:

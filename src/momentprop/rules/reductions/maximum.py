@@ -1,4 +1,4 @@
-r"""Maxima and minima of values; a minimum is the maximum of the negatives, negated."""
+r"""Maxima and minima of values; a minimum is the negated maximum of the negatives."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,14 +19,14 @@ from momentprop.values.moments import mean_of, variance_of
 
 
 class Extremum(NamedTuple):
-    """What `max` and `min` over a dimension return; the index of a random extremum is random, so there is none."""
+    """The result of `max` and `min` along a dimension, without the index, which would be random."""
 
     values: Any
     indices: None = None
 
 
 def over_dims(reduction: Callable[[Any], Any], input: Any, dim: int | Sequence[int], keepdim: bool) -> Any:
-    """What a reduction along the last dimension makes of one or several dimensions, or of all if none is named."""
+    """Apply a reduction of the last dimension to one or several dimensions, or to all if none is named."""
     dims = [dim] if isinstance(dim, int) else list(dim) or list(range(input.ndim))
     dims = sorted(d % input.ndim for d in dims)
     result = reduction(input.movedim(dims, list(range(-len(dims), 0))).flatten(-len(dims)))
@@ -36,7 +36,7 @@ def over_dims(reduction: Callable[[Any], Any], input: Any, dim: int | Sequence[i
 
 
 def comparison(input: Normal, method: Method | None = None) -> Kernel:
-    """The kernel of the maximum along the last dimension, by the pairs of the value's family."""
+    """Return the kernel of the maximum along the last dimension, with the pairs of the value's family."""
     if isinstance(input, Fitted):
         return partial(largest, method=method or "tree", pair=paper.max_fitted)
     return partial(largest, method=method)
@@ -46,8 +46,9 @@ def comparison(input: Normal, method: Method | None = None) -> Kernel:
 def maximum_over_dim(input: Normal, dim: int, method: Method | None = None, keepdim: bool = False) -> Normal:
     r"""Moments of the maximum of independent elements along a dimension.
 
-    By default exact pairs up to 16 elements, in the order of descending $\mu - 10\sigma$ (descending means where the
-    variances are alike), each result taken as normal; quadrature beyond. `Fitted` takes the paper's tree.
+    By default, up to 16 elements are compared in exact pairs, in the order of descending $\mu - 10\sigma$ (descending
+    means where the variances are alike), as if each result were normal. Beyond 16, quadrature. `Fitted` takes the
+    paper's tree.
 
     Error: pairs 0.025 for 4 elements of one variance, 0.059 for 9, 0.084 for 16, and 0.13 for 16 of any variances;
     quadrature 1e-5 where standard deviations differ up to 10 times, 5e-3 beyond

@@ -1,7 +1,7 @@
 r"""Normalization by the statistics of the value itself: layer, root-mean-square, group and instance normalization.
 
-The statistics are random, and correlated with what they normalize; `kernels.normalization` takes both into account. The
-results of a group are correlated with each other (their squares sum to a constant), which is ignored from there on.
+The statistics are random and correlated with the units they normalize; `kernels.normalization` accounts for both. The
+results of a group are correlated with each other (their squares sum to a constant), which later operations ignore.
 """
 
 import math
@@ -26,18 +26,18 @@ Parameter = Normal | Tensor | None
 
 
 def in_float(*parts: Tensor) -> list[Tensor]:
-    """The tensors in float32, if they are in half precision."""
+    """Convert half-precision tensors to float32."""
     return [part.float() if part.dtype in (torch.float16, torch.bfloat16) else part for part in parts]
 
 
 def over_groups(input: Normal, kernel: Kernel, grouping: Grouping, *more: Tensor) -> Normal:
-    """Apply a kernel that acts along the last dimension to the groups that `grouping` lays there; in float32."""
+    """Apply a kernel of the last dimension to the groups that `grouping` puts there, at least in float32."""
     parts = (grouping(part) for part in in_float(input.loc, input.variance, *more))
     return input.of(*differentiable(kernel, *parts))
 
 
 def _along(input: Normal, dim: int, kernel: Kernel, *more: Tensor) -> Normal:
-    """Apply a kernel that acts along the last dimension along another one."""
+    """Apply a kernel of the last dimension to another one."""
     value = over_groups(input, kernel, lambda part: part.movedim(dim, -1), *more)
     return value.each(lambda part: part.movedim(-1, dim).to(input.dtype))  # type: ignore[no-any-return]
 
@@ -53,7 +53,7 @@ def _normalized(
     centred: bool = True,
     per_channel: bool = False,
 ) -> Normal:
-    """A normalization with its weight and bias; `plain` is torch's own, of an input, a weight and a bias."""
+    """Normalize, and apply weight and bias; `plain` is torch's function of an input, a weight and a bias."""
     with torch.no_grad():
         certain = plain(*(None if part is None else mean_of(part).detach() for part in (input, weight, bias)))
     if per_channel:
@@ -65,7 +65,7 @@ def _normalized(
     loc, variance = (part.to(certain.dtype) for part in (value.loc, value.variance))
     group = grouping(input.variance)
     known = (group == 0).all(-1, keepdim=True).expand_as(group).reshape(input.shape)
-    # where all is certain: torch's own rounding, with our derivatives
+    # where all units are certain, take torch's rounding and our derivatives
     return value.of(torch.where(known, certain + (loc - loc.detach()), loc), variance)
 
 
@@ -95,10 +95,10 @@ def layer_norm(
 ) -> Normal:
     r"""Moments of $(X_i - \bar X)/\sqrt{S + \epsilon}$ with $S = \frac1n\sum_i(X_i - \bar X)^2$ random.
 
-    By quadrature of $E\,Y = \int \frac{e^{-t\epsilon}}{\sqrt{\pi t}}E[C e^{-tS}]dt$, and one like it for $E\,Y^2$: the
-    integrands are closed forms. Weight and bias may be random too, independent of the input. The error is larger
-    for groups of four and three units (5e-4) and two (0.1), and where one unit has most of the variance: up to 0.1 for
-    groups of less than 16 units, otherwise 0.3.
+    By quadrature of $E\,Y = \int \frac{e^{-t\epsilon}}{\sqrt{\pi t}}E[C e^{-tS}]dt$ and a similar integral for
+    $E\,Y^2$; the integrands are closed forms. Weight and bias may be random too, independent of the input. The error is
+    larger for groups of four and three units (5e-4) and two (0.1), and where one unit has most of the variance: up to
+    0.1 for groups of less than 16 units, otherwise 0.3.
 
     Error: 2e-5 for groups of at least 5 units
     Source: Laplace transform of a quadratic form in normal variables
@@ -138,7 +138,7 @@ def group_norm(
     return _normalized(input, weight, bias, plain, grouping, eps=eps, per_channel=True)
 
 
-@mixing("instance_norm", on=Normal, channels=(1,))
+@mixing("instance_norm", on=Normal, channels=(1,), updates=True)
 def instance_norm(
     input: Normal | Tensor,
     running_mean: Tensor | None = None,
@@ -151,8 +151,8 @@ def instance_norm(
 ) -> Normal:
     r"""Moments of the normalization of each channel of each instance, as for `layer_norm`, or by running statistics.
 
-    The running statistics are updated, in training, by the expectations of those of the instances: for the variance,
-    the unbiased one of the means plus the mean of the variances.
+    In training, the expected statistics of the instances update the running statistics. The expected variance is the
+    unbiased variance of the means plus the mean of the variances.
 
     Error: 2e-5 for at least 5 positions; exact for running statistics
     Source: Laplace transform of a quadratic form in normal variables; law of total variance
@@ -173,16 +173,16 @@ def instance_norm(
 
 @mixing("normalize", on=Normal, along="dim")
 def normalize(input: Normal, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Normal:
-    r"""Moments of $X/\max(\lVert X\rVert, \epsilon)$ for the Euclidean norm, as of `rms_norm`.
+    r"""Moments of $X/\max(\lVert X\rVert, \epsilon)$ for the Euclidean norm, as in `rms_norm`.
 
-    For $p = 1$ the norm is taken as lognormal, jointly with the units, which is off by up to 0.25 for vectors of 8
+    For $p = 1$ the norm is assumed lognormal, jointly with the units, which is off by up to 0.25 for vectors of 8
     units, 0.08 for 32 and 0.03 for 128.
 
     Error: 2e-5 for vectors of at least 5 units
     Source: Laplace transform of a quadratic form in normal variables
     """
     if p not in (1, 2):
-        raise ValueError(f"a random value can be normalized by its norm for p=1 or p=2, but p is {p}")
+        raise ValueError(f"a random value can be normalized with p=1 or p=2, but p is {p}")
     if p == 2:
         return _along(input, dim, partial(_over_length, least=eps))
     size: Any = torch.abs(input)  # type: ignore[arg-type]
@@ -199,8 +199,8 @@ def _over_length(mean: Tensor, variance: Tensor, least: float) -> Moments:
 def local_response_norm(input: Normal, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Normal:
     r"""Moments of $X_i/S^\beta$ with $S = k + \frac{\alpha}{m}\sum_j X_j^2$ over a window of $m$ channels.
 
-    $S$ is taken as lognormal, and a unit as normal under the weights $S^{-\beta}$ and $S^{-2\beta}$. Stronger responses
-    are less accurate: 0.03 for $\alpha = 0.01$, 0.15 for 0.1, with deviations of the units up to 4.
+    This assumes that $S$ is lognormal, and that a unit is normal under the weights $S^{-\beta}$ and $S^{-2\beta}$.
+    Stronger responses are less accurate: 0.03 for $\alpha = 0.01$, 0.15 for 0.1, with deviations of the units up to 4.
 
     Error: 0.01 for $\alpha = 10^{-4}$
     Source: moments of the lognormal distribution

@@ -17,8 +17,8 @@ from momentprop.rules.reductions.categorical import as_torch_lays_out, dim_of_cl
 from momentprop.values import Categorical, Fitted, Logistic, Normal
 from momentprop.values.base import Value
 
-MOST_RACING = 1024
-"""Up to this number of classes, the posterior is a race by default."""
+MOST_RACING_INDEPENDENT = 1024
+"""The largest number of classes for which the posterior of independent logits is a race by default."""
 
 _KERNELS: dict[str, Kernel] = {"race": kernels.race, "fast": kernels.fast}
 _PAPER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -30,7 +30,7 @@ _PAPER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def log_posterior(input: Normal, dim: int, method: str | None = None) -> Tensor:
-    r"""$\log q$, with the classes moved to the last dimension."""
+    r"""Return $\log q$, with the classes moved to the last dimension."""
     mean, variance = input.loc.movedim(dim, -1), input.variance.movedim(dim, -1)
     if method is None:
         method = _default(input, mean.shape[-1])
@@ -48,16 +48,16 @@ def _default(input: Normal, classes: int) -> str:
         return "logistic"
     if isinstance(input, Fitted):
         return "simplified"
-    return "race" if classes <= MOST_RACING else "fast"
+    return "race" if classes <= MOST_RACING_INDEPENDENT else "fast"
 
 
 def _dim(dim: int | None, input: Normal) -> int:
-    """The dimension of the classes; if it is not given, the one that torch supposes."""
+    """Return the dimension of the classes, by default the one that torch assumes."""
     return dim if dim is not None else 0 if input.ndim in (0, 1, 3) else 1
 
 
 def _converted(input: Normal, given: Any, dtype: torch.dtype | None) -> Normal:
-    """The value in the type asked for, which `torch.softmax` takes where `F.softmax` takes a stack level."""
+    """Convert to the wanted type, which `torch.softmax` takes in the place of the stack level of `F.softmax`."""
     dtype = given if isinstance(given, torch.dtype) else dtype
     return input if dtype is None else input.each(lambda part: part.to(dtype))
 
@@ -66,11 +66,11 @@ def _converted(input: Normal, given: Any, dtype: torch.dtype | None) -> Normal:
 def softmax(input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: torch.dtype | None = None) -> Normal:
     r"""Moments of the probabilities $p_y = e^{X_y}/\sum_k e^{X_k}$ for independent $X_k$.
 
-    By the race integral, $E\,p_y = \int F_y' \prod_{k\ne y} F_k\,dt$ with $F_k(t) = E\exp(-e^{X_k-t})$, and one like it
-    for $E\,p_y^2$; see `kernels.softmax`. This is the softmax as a deterministic transform; the class posterior is
-    `log_softmax`. In float32 the derivative of a variance by an input variance, a difference of second moments,
-    can be off by 4e-3. Scores that are a matrix product with a random left factor, of which the noise is shared, go by
-    the closed form of `kernels.attention`, and the probabilities remember their scores: see `rules.attention.notes`.
+    By the race integral, $E\,p_y = \int F_y' \prod_{k\ne y} F_k\,dt$ with $F_k(t) = E\exp(-e^{X_k-t})$, and a similar
+    one for $E\,p_y^2$; see `kernels.softmax`. This is the softmax as a deterministic transform; `log_softmax` is the
+    class posterior. In float32 the derivative of a variance by an input variance, a difference of second moments, can
+    be off by 4e-3. The scores of a matrix product with a random left factor share its noise; they take the closed form
+    of `kernels.attention`, and the probabilities remember them: see `rules.attention.notes`.
 
     Error: 1e-6 nats of $E\,p$ and 0.02 of $\sigma'$ for deviations up to 30, whatever the others; 2e-4 nats up to 1000
     Source: the Gumbel race; paper, "Connection to argmax"
@@ -105,11 +105,11 @@ def softmin(input: Any, dim: int | None = None, _stacklevel: Any = 3, dtype: tor
 def log_softmax(
     input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: torch.dtype | None = None
 ) -> Categorical:
-    r"""The class posterior $q(y) = E\,\mathrm{softmax}(X)_y$, a `Categorical`, its classes along the last dimension.
+    r"""The class posterior $q(y) = E\,\mathrm{softmax}(X)_y$, a `Categorical` with classes along the last dimension.
 
-    Of scores `(N, C, H, W)` with `dim=1` it has the shape `(N, H, W, C)`; `nll_loss` knows that. By the race integral,
-    beyond 1024 classes by `kernels.softmax.fast`; `Logistic` takes the paper's pairwise form, `Fitted` the simplified
-    one.
+    For scores `(N, C, H, W)` and `dim=1` it has the shape `(N, H, W, C)`, which `nll_loss` understands. It is a race
+    integral, or `kernels.softmax.fast` beyond 1024 classes. `Logistic` takes the paper's pairwise form, `Fitted` the
+    simplified one.
 
     Error: race 1e-6 nats for deviations up to 30, whatever the others, and 2e-4 up to 1000; fast 2e-3 for variances up
     to 2 and 0.05 beyond, 1 where variances differ ten thousand times; logistic 0.5; simplified 1
@@ -121,7 +121,7 @@ def log_softmax(
 
 @mixing("class_posterior", on=Normal)
 def class_posterior(input: Normal, dim: int = -1, method: PosteriorMethod | None = None) -> Categorical:
-    r"""The class posterior $q(y) = E\,\mathrm{softmax}(X)_y$, by the method asked for.
+    r"""The class posterior $q(y) = E\,\mathrm{softmax}(X)_y$, by the given method.
 
     Error: that of `log_softmax`
     Source: the Gumbel race; paper, "Softmax"
@@ -146,7 +146,7 @@ def cross_entropy(
     Source: paper, "Learning"
     """
     log_q = log_posterior(input, dim_of_classes(input.ndim))
-    # log q is normalized, so that the softmax inside is the identity
+    # log q is normalized, so the softmax inside is the identity
     return F.cross_entropy(
         as_torch_lays_out(log_q), target, weight, size_average, ignore_index, reduce, reduction, label_smoothing
     )

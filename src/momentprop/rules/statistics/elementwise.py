@@ -1,9 +1,9 @@
-r"""One pixel through activations: averages over a grid, which take few operations of few elements.
+r"""Rules of `Statistics` for activations: averages over a grid, which take few operations on few elements.
 
-The rules of `Normal` are made for accuracy over many orders of magnitude, and take hundreds of operations; before every
-training step that is too much. Here $E\,f(X) = \sum_k w_k f(\mu + \sigma z_k)$ with the trapezoidal rule for a standard
-normal variable, which is off by $10^{-3}\sigma$ at most, at kinks. The rectifiers have the textbook's closed form, and
-functions that jump the rules of `Normal`.
+The rules of `Normal` are accurate over many orders of magnitude and take hundreds of operations, too many before every
+training step. Here $E\,f(X) = \sum_k w_k f(\mu + \sigma z_k)$ with the trapezoidal rule for a standard normal variable.
+It is off by $10^{-3}\sigma$ at most, at kinks. The rectifiers have the textbook's closed form, and functions that jump
+have the rules of `Normal`.
 """
 
 import functools
@@ -31,15 +31,15 @@ from momentprop.values import Normal, Statistics
 _STEP, _COUNT = 0.1, 128
 _NODES = tuple(
     _STEP * (i - _COUNT / 2 + 0.5) for i in range(_COUNT)
-)  # not zero, where functions of zero mean have kinks
+)  # avoids zero, where functions of zero mean have kinks
 _WEIGHTS = tuple(_STEP * math.exp(-z * z / 2) / math.sqrt(2 * math.pi) for z in _NODES)
 
 
 def _over_grid(mean: Tensor, variance: Tensor, function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the function at the nodes, along a new last dimension, and the weights; in float32 at least."""
+    """Return the function at the nodes, along a new last dimension, and the weights, at least in float32."""
     kind = torch.promote_types(mean.dtype, torch.float32)
     nodes, weights = constant((_NODES, _WEIGHTS), mean.to(kind))
-    deviation = variance.to(kind).clamp(min=torch.finfo(kind).tiny).sqrt()  # of derivative zero at zero
+    deviation = variance.to(kind).clamp(min=torch.finfo(kind).tiny).sqrt()  # its derivative at zero is zero
     return function(torch.addcmul(mean.to(kind).unsqueeze(-1), deviation.unsqueeze(-1), nodes)), weights
 
 
@@ -116,7 +116,7 @@ def stochastic_binary(
 ) -> Statistics:
     r"""Statistics of a binary unit of noise $Z$: $\mu' = E\,F(X)$ and $\sigma'^2 = \mu'(1-\mu')$.
 
-    The methods of the paper have the rule of `Normal`.
+    The methods of the paper use the rule of `Normal`.
 
     Error: 1e-6 for logistic noise and deviations up to 10
     Source: paper, "General Latent Variable Models"; trapezoidal rule

@@ -1,9 +1,9 @@
-r"""One pixel through linear layers, convolutions, pooling and dropout: rules of `Statistics` that mix positions.
+r"""Rules of `Statistics` that mix positions: linear layers, convolutions, pooling and dropout.
 
-The statistics of a channel are those over all examples and positions, so that batch and spatial dimensions collapse.
-The elements that a kernel or a window takes together are taken as independent, each with the statistics of its channel;
-padding is ignored. Where a value has positions of its own, since a tensor with positions was added to it, the
-statistics are those of the mixture: the mean of the means; the mean of the variances plus the variance of the means.
+The statistics of a channel go over all examples and positions, so that batch and spatial dimensions collapse. The
+elements under a kernel or a window are assumed independent, each with the statistics of its channel. Padding is
+ignored. A value to which a tensor with positions was added has positions of its own. Then the statistics are those of
+the mixture: the mean of the means; the mean of the variances plus the variance of the means.
 """
 
 import math
@@ -22,7 +22,7 @@ from momentprop.values.statistics import TrainingStatistics
 
 
 def channels_of(input: Statistics) -> tuple[Tensor, Tensor]:
-    """Mean and variance of each channel, which is dimension 1, or the only one: two tensors of shape (channels,)."""
+    """Return mean and variance of each channel, of shape (channels,); channels are dimension 1, or the only one."""
     loc, variance = input.loc, input.variance
     if loc.ndim <= 1 or loc.numel() == loc.shape[1]:
         return loc.reshape(-1), variance.reshape(-1)
@@ -31,7 +31,7 @@ def channels_of(input: Statistics) -> tuple[Tensor, Tensor]:
 
 
 def as_pixel(input: Statistics, loc: Tensor, variance: Tensor, dims: int) -> Statistics:
-    """The statistics of channels as those of one example with `dims` spatial dimensions of one position."""
+    """Return the statistics of channels as one example with `dims` spatial dimensions of size one."""
     shape = [1, -1] + [1] * dims
     return input.of(loc.reshape(shape), variance.reshape(shape))
 
@@ -42,7 +42,7 @@ def _require(op: str, channels: int, wanted: int) -> None:
 
 
 def _applied(weight: Tensor, x: Tensor, bias: Tensor | None, groups: int = 1) -> Tensor:
-    """The matrices of all groups, stacked, times their parts of a vector."""
+    """Multiply the stacked matrices of all groups with their parts of a vector."""
     if groups == 1:
         return torch.mv(weight, x) if bias is None else torch.addmv(bias, weight, x)
     result: Tensor = (weight.unflatten(0, (groups, -1)) @ x.reshape(groups, -1, 1)).flatten()
@@ -107,7 +107,7 @@ def _register_transposed(dims: int) -> None:
                 x.reshape([1, -1] + [1] * dims).expand([1, -1, *sizes]), w, None, strides, 0, 0, groups, dilations
             )
             for dim, (reach, step) in enumerate(zip(reaches, strides, strict=True), 2):
-                whole = whole.narrow(dim, reach, step)  # away from the border, where all taps are present
+                whole = whole.narrow(dim, reach, step)  # away from the border, all taps are present
             return whole
 
         kernel = weight.to(loc.dtype)
@@ -125,9 +125,9 @@ def _register_transposed(dims: int) -> None:
 
 @rule("linear", on=Statistics)
 def linear(input: Statistics, weight: Tensor, bias: Tensor | None = None) -> Statistics:
-    r"""Statistics of a linear layer; one that takes more features than there are channels gets each channel repeatedly.
+    r"""Statistics of a linear layer; if it has more features than there are channels, each channel is repeated.
 
-    An image that is flattened has all positions of its first channel first: so every channel is repeated in its place.
+    A flattened image starts with all positions of its first channel, so every channel is repeated in its place.
 
     Error: exact for independent positions and channels
     Source: paper, "Dataset Statistics and Analytic Normalization"
@@ -135,7 +135,7 @@ def linear(input: Statistics, weight: Tensor, bias: Tensor | None = None) -> Sta
     features, channels = weight.shape[1], input.shape[-1]
     if channels != features and (input.ndim > 2 or features % channels):
         raise ValueError(
-            f"'linear' takes {features} features, which are no multiple of the {channels} channels of the statistics "
+            f"'linear' takes {features} features, which is not a multiple of the {channels} channels of the statistics "
             f"of shape {tuple(input.shape)}"
         )
     loc, variance = (part.repeat_interleave(features // channels, -1) for part in (input.loc, input.variance))
@@ -170,7 +170,7 @@ def _register_average(dims: int) -> None:
         return as_pixel(input, *channels_of(input), dims).each(torch.clone)  # type: ignore[no-any-return]
 
     average_all.__name__ = f"adaptive_avg_pool{dims}d"
-    average_all.__doc__ = r"""Statistics of the average of a number of positions that is not known: as those of one.
+    average_all.__doc__ = r"""Statistics of the average of an unknown number of positions: those of one position.
 
     Error: exact for positions that are all alike; independent ones have less variance
     Source: definition
@@ -189,7 +189,9 @@ def _register_maximum(dims: int) -> None:
         return_indices: bool = False,
     ) -> Statistics:
         if return_indices:
-            raise ValueError("the indices of random maxima were asked for, which are random: `return_indices=False`")
+            raise ValueError(
+                "random maxima have random indices, which cannot be returned: write `return_indices=False`"
+            )
         value = as_pixel(input, *channels_of(input), dims)
         count = math.prod(per_dim(kernel_size, dims))
         mean, variance = _LARGEST[count] if count in _LARGEST else largest_of(count)
@@ -221,7 +223,7 @@ def largest_of(n: int) -> tuple[float, float]:
     return moments[0], moments[1] - moments[0] ** 2
 
 
-# of the usual windows, since compilers are slow to trace the function
+# for the usual windows, because compilers trace the function slowly
 _LARGEST = {count: largest_of(count) for count in (*range(1, 17), 25, 27, 36, 49, 64, 81, 125)}
 
 for _dims in (1, 2, 3):
@@ -236,7 +238,7 @@ def _register_noise(op: str) -> None:
         return as_normal(op, input, p, True)
 
     noise.__name__ = op
-    noise.__doc__ = f"Statistics of `{op}` in training, whatever the mode is.\n\nError: exact\nSource: as for `Normal`"
+    noise.__doc__ = f"Statistics of `{op}` as in training, in both modes.\n\nError: exact\nSource: as for `Normal`"
     rule(op, on=TrainingStatistics)(noise)
 
 

@@ -1,6 +1,6 @@
-r"""One pixel through normalizations: what they do to the statistics of the channels that they normalize.
+r"""Rules of `Statistics` for normalizations.
 
-Over the many positions of a group the statistics of one example are taken as those of the data set:
+A group has many positions, so the statistics of one example are assumed to be those of the data set:
 $m = \overline{\mu}$ and $S = \overline{\sigma^2} + \mathrm{var}(\mu)$, over the channels of a group.
 """
 
@@ -17,7 +17,7 @@ from momentprop.values import Statistics
 def _standardized(
     input: Statistics, loc: Tensor, variance: Tensor, dims: list[int], eps: float, centred: bool = True
 ) -> Statistics:
-    """Both moments over the deviation of the mixture along some dimensions, with its mean removed if `centred`."""
+    """Divide by the deviation of the mixture along some dimensions, after removing its mean if `centred`."""
     center = loc.mean(dims, keepdim=True)
     shifted = loc - center if centred else loc
     scale = torch.rsqrt(variance.mean(dims, keepdim=True) + shifted.square().mean(dims, keepdim=True) + eps)
@@ -51,10 +51,10 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Statistics:
-    r"""Statistics of batch normalization: in eval mode of an affine map, in training those of its weight and bias.
+    r"""Statistics of batch normalization: an affine map in eval mode; in training, given by weight and bias.
 
     In training a batch is normalized by its own statistics, here $\mu$ and $\sigma^2$: the mean becomes the bias
-    and the variance $w^2\sigma^2/(\sigma^2 + \epsilon)$. The running statistics stay as they are.
+    and the variance $w^2\sigma^2/(\sigma^2 + \epsilon)$. The running statistics do not change.
 
     Error: exact for large batches
     Source: definition
@@ -93,7 +93,7 @@ def instance_norm(
 ) -> Statistics:
     r"""Statistics of instance normalization: each channel gets the mean of its bias, and the variance of its weight.
 
-    With running statistics it is an affine map. They stay as they are.
+    With running statistics, which do not change, it is an affine map.
 
     Error: exact
     Source: definition
@@ -144,7 +144,7 @@ def rms_norm(
 def local_response_norm(
     input: Statistics, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Statistics:
-    r"""Statistics of local response normalization, which acts along the channels, as of `Normal`.
+    r"""Statistics of local response normalization, which acts along the channels, by the rule of `Normal`.
 
     Error: 0.01 for $\alpha = 10^{-4}$
     Source: moments of the lognormal distribution

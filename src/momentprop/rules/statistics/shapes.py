@@ -1,8 +1,8 @@
-r"""One pixel in other shapes, and operations along a dimension that may be one of positions.
+r"""Rules of `Statistics` for shapes, and for operations along a dimension that may be one of positions.
 
-A dimension of one element stands for the examples or for positions, whose number is not known. What moves elements acts
-on the pixel as on a tensor; a fixed size that is larger than the pixel repeats it. An operation along such a dimension
-whose result depends on the number, a sum or a maximum, is refused.
+A dimension of one element stands for an unknown number of examples or positions. An operation that moves elements acts
+on the pixel as on a tensor; a fixed size larger than the pixel repeats it. An operation along such a dimension raises
+an error if its result depends on that number, as a sum or a maximum does.
 """
 
 import math
@@ -19,7 +19,7 @@ from momentprop.values import Statistics
 
 
 def resized(input: Statistics, sizes: Sequence[int], op: str) -> Statistics:
-    """The statistics in another shape, each channel repeated as often as positions are asked for."""
+    """Return the statistics in another shape, with each channel repeated for every position."""
     known, total = math.prod([size for size in sizes if size != -1]), input.loc.numel()
     if known == total or (-1 in sizes and total % known == 0):
         return as_normal(op, input, tuple(sizes))  # type: ignore[no-any-return]
@@ -36,7 +36,7 @@ def resized(input: Statistics, sizes: Sequence[int], op: str) -> Statistics:
 
 
 def _channel_dim(input: Statistics) -> int:
-    """Dimension 1, or the last one where only that has several elements."""
+    """Return the dimension of the channels: 1, or the last one if only that has several elements."""
     last = input.loc.ndim - 1
     return last if last > 1 and input.loc.numel() == input.loc.shape[-1] > 1 else min(1, last)
 
@@ -50,7 +50,7 @@ def _register_resize(op: str) -> None:
             return as_normal(op, input, *shape, **kwargs)  # type: ignore[no-any-return]
         return resized(input, list(sizes), op)
 
-    _document(resize, op, "The statistics in another shape; a channel is repeated for every position asked for")
+    _document(resize, op, "The statistics in another shape; each channel is repeated for every position")
     rule(op, on=Statistics)(resize)
 
 
@@ -65,7 +65,7 @@ _register_resize("reshape")
 
 @rule("unflatten", on=Statistics)
 def unflatten(input: Statistics, dim: int, sizes: Sequence[int]) -> Statistics:
-    r"""The statistics with one dimension made several; a channel is repeated for every position asked for.
+    r"""The statistics with one dimension split into several; each channel is repeated for every position.
 
     Error: exact
     Source: definition
@@ -78,7 +78,7 @@ def unflatten(input: Statistics, dim: int, sizes: Sequence[int]) -> Statistics:
 
 @rule("flatten", on=Statistics)
 def flatten(input: Statistics, start_dim: int = 0, end_dim: int = -1) -> Statistics:
-    r"""The statistics with several dimensions made one; those of shape (channels,) are taken as one example.
+    r"""The statistics with several dimensions merged into one; those of shape (channels,) count as one example.
 
     Error: exact
     Source: definition
@@ -112,7 +112,7 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Statistics:
-    r"""The statistics as they are: what lies between positions has the statistics of the positions.
+    r"""The statistics unchanged: points between positions have the statistics of the positions.
 
     Error: exact for copies; for weighted averages of independent positions the variance is too large
     Source: definition
@@ -122,7 +122,7 @@ def interpolate(
 
 @rule("getitem", on=Statistics)
 def getitem(input: Statistics, index: Any) -> Statistics:
-    r"""Chosen elements; of the positions there must be something left.
+    r"""Chosen elements; at least one position must remain.
 
     Error: exact
     Source: definition
@@ -138,7 +138,7 @@ def getitem(input: Statistics, index: Any) -> Statistics:
 
 @rule("mean", on=Statistics)
 def mean(input: Statistics, *args: Any, **kwargs: Any) -> Statistics:
-    r"""Statistics of an average; that of one position is itself.
+    r"""Statistics of an average; the average of one position is the position itself.
 
     Error: exact for independent channels
     Source: paper, eq. linear
@@ -148,7 +148,7 @@ def mean(input: Statistics, *args: Any, **kwargs: Any) -> Statistics:
 
 @rule("cat", on=Statistics)
 def cat(tensors: Sequence[Statistics | Tensor], dim: int = 0) -> Statistics:
-    r"""Channels joined with others; plain ones are constant.
+    r"""Concatenated channels; plain ones are constant.
 
     Error: exact
     Source: definition

@@ -19,6 +19,7 @@ from momentprop.data import load_split
 from momentprop.sampling import progress
 from momentprop.training.distributed import as_device
 from momentprop_experiments.options import Options
+from momentprop_experiments.reproduction.noisy_networks import exact_convolutions
 from momentprop_experiments.reproduction.outcome import rounded
 from momentprop_experiments.reproduction.printed_numbers import Printed
 from momentprop_experiments.runs import trained_networks
@@ -27,19 +28,19 @@ FAMILIES = {"ap2": "Normal", "ap2-logistic": "Logistic", "ap2-fitted": "Fitted"}
 """The methods of AP2 by the family of their values."""
 
 DIVERGENCES = ("kl_simplified", "kl_logistic", "kl_race")
-"""Those of AP2's class posteriors: the paper's KL, its KL', and ours."""
+"""The divergences of AP2's class posteriors: the paper's KL, its KL', and ours."""
 
 SCALES = {
     "variance": "variance, normalized inputs (taken)",
     "pixels": "variance, pixels in [0, 1]",
     "deviation": "standard deviation, normalized inputs",
 }
-"""What the paper's $N(0, v)$ can mean."""
+"""The possible meanings of the paper's $N(0, v)$."""
 
 
 @dataclass(frozen=True)
-class Case:
-    """One of a table's cases: a trained network, what is random in it, and the paper's figures."""
+class AccuracyCase:
+    """A case of a table: a trained network, its noise, and the paper's numbers."""
 
     title: str
     network: str
@@ -50,61 +51,62 @@ class Case:
 
 @dataclass(frozen=True)
 class Study:
-    """A table: its cases, the data set of its images, and its columns with the modules they stand for."""
+    """A table: its cases, the data set of its images, and its columns with their modules."""
 
     data: str
     quick_data: str
-    cases: dict[str, Case]
+    cases: dict[str, AccuracyCase]
     columns: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much is measured."""
+class AccuracyEffort:
+    """How much to measure."""
 
     images: int
     draws: int
-    more_draws: int | None  # where so many are needed to see an error at the output
+    more_draws: int | None  # if that many are needed to see an error at the output
     draws_for_scale: int
-    units: int  # at most, of a layer and all images, picked at random: averages over so many hardly differ
+    units: int  # of a layer over all images, at most, picked at random: enough for stable averages
 
 
-FULL = Effort(images=128, draws=1000, more_draws=20_000, draws_for_scale=300, units=2**18)
-ON_CPU = dataclasses.replace(FULL, more_draws=None, units=2**15)  # four minutes for LeNet, not most of an hour
-QUICK = Effort(images=2, draws=4, more_draws=None, draws_for_scale=3, units=1000)
+FULL = AccuracyEffort(images=128, draws=1000, more_draws=20_000, draws_for_scale=300, units=2**18)
+ON_CPU = dataclasses.replace(
+    FULL, more_draws=None, units=2**15
+)  # LeNet then takes four minutes instead of most of an hour
+QUICK = AccuracyEffort(images=2, draws=4, more_draws=None, draws_for_scale=3, units=1000)
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A case with its network and its images, ready to be checked."""
+class LoadedCase:
+    """A case with its network and images, ready to check."""
 
-    case: Case
+    case: AccuracyCase
     model: nn.Module
     images: Tensor  # normalized
-    std: Tensor  # by which they were divided, for each channel
+    std: Tensor  # the divisor of each channel
     units: int
 
     def check(self, variance: Tensor | float | None, draws: int, methods: Sequence[str]) -> Report:
-        """Compare methods with draws, the input having some variance."""
+        """Compare methods with draws for this variance of the input."""
         options: dict[str, Any] = {"methods": methods, "samples": draws, "units": self.units, "show": ()}
         dropout = self.case.dropout
         return momentprop.check(self.model, self.images, input_variance=variance, dropout=dropout, **options)
 
 
 def measure(study: Study, options: Options) -> dict[str, Any]:
-    """All numbers of a table."""
+    """Measure all numbers of a table."""
     device = as_device(options.device)
-    effort = QUICK if options.quick else ON_CPU if device.type == "cpu" else FULL
+    effort = options.choose(QUICK, ON_CPU, FULL)
     data = study.quick_data if options.quick else study.data
     test = load_split(data, "test", options.root)
     cases = {}
-    # the noise can be small: in the 10 bits of TF32 it would be rounded away
-    with progress(len(study.cases), data) as bar, torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+    with progress(len(study.cases), data) as bar, exact_convolutions():
         for name, case in study.cases.items():
             model, about = trained_networks.load(case.network, options.networks)
-            mean, std = (torch.tensor(about[part]) for part in ("mean", "std"))  # as the network was trained
+            mean, std = (torch.tensor(about[part]) for part in ("mean", "std"))  # those of the training
             images, _ = dataclasses.replace(test, mean=mean, std=std).batch(range(effort.images))
-            subject = Subject(case, model.to(device), images.to(device), std.to(device), effort.units)
+            subject = LoadedCase(case, model.to(device), images.to(device), std.to(device), effort.units)
             cases[name] = _measure(subject, effort, modules(study.columns, model))
             bar.update(1)
     return {
@@ -116,7 +118,7 @@ def measure(study: Study, options: Options) -> dict[str, Any]:
     }
 
 
-def _measure(subject: Subject, effort: Effort, paths: Sequence[str]) -> dict[str, Any]:
+def _measure(subject: LoadedCase, effort: AccuracyEffort, paths: Sequence[str]) -> dict[str, Any]:
     case, methods = subject.case, ("ap1", *FAMILIES)
     report = subject.check(case.variance, effort.draws, methods)
     if effort.more_draws is not None and hidden(report):
@@ -138,7 +140,7 @@ def _measure(subject: Subject, effort: Effort, paths: Sequence[str]) -> dict[str
 
 
 def hidden(report: Report, times: float = 2.0) -> bool:
-    """Whether the draws are too few to tell how far AP2 is off at the output: its error is near their own."""
+    """Whether the draws are too few to show the error of AP2 at the output, because it is near their own error."""
     found, floor = report.at_output("ap2"), report.floor_at_output
     pairs = [(found.eps_mean, floor.eps_mean), (found.rms_log_std, floor.rms_log_std)]
     if report.posterior is not None:
@@ -147,7 +149,7 @@ def hidden(report: Report, times: float = 2.0) -> bool:
 
 
 def modules(columns: Sequence[tuple[str, str]], model: nn.Module) -> list[str]:
-    """The modules of the columns; dropout, where there is any, is a part of the activation before it."""
+    """Return the modules of the columns; dropout counts as part of the activation before it."""
     names = dict(model.named_children())
     after = [path.replace("activation", "dropout") for _, path in columns]
     return [name if name in names else path for name, (_, path) in zip(after, columns, strict=True)]
@@ -171,14 +173,14 @@ def _of_method(report: Report, paths: Sequence[str], name: str) -> dict[str, Any
 
 
 def _layers(report: Report, paths: Sequence[str], name: str, figures: Sequence[str]) -> dict[str, list[float | None]]:
-    """Figures of a method, or of the floor, for each column; None where nothing is random."""
+    """Return the errors of a method, or of the floor, for each column; None where nothing is random."""
     found = [report[path] if path in report.modules else None for path in paths]
     each = [None if module is None else module.floor if name == "floor" else module.methods[name] for module in found]
     return {figure: [rounded(getattr(accuracy, figure, None)) for accuracy in each] for figure in figures}
 
 
-def _scales(subject: Subject, effort: Effort, paths: Sequence[str]) -> dict[str, Any] | None:
-    """How well AP1's errors agree with the paper's for each meaning of the variance, if the input has one."""
+def _scales(subject: LoadedCase, effort: AccuracyEffort, paths: Sequence[str]) -> dict[str, Any] | None:
+    """Compare AP1's errors with the paper's for each meaning of the variance, if the input has one."""
     variance, printed = subject.case.variance, subject.case.printed
     if variance is None:
         return None
@@ -196,6 +198,6 @@ def _scales(subject: Subject, effort: Effort, paths: Sequence[str]) -> dict[str,
 
 
 def distance(ours: Sequence[float | None], printed: Sequence[float | None]) -> float:
-    """The root mean square of the logarithms of our errors over the printed ones."""
+    """Return the root mean square of the logarithm of our errors over the printed ones."""
     logs = [math.log(a / b) for a, b in zip(ours, printed, strict=True) if a and b]
     return math.sqrt(sum(x * x for x in logs) / len(logs))

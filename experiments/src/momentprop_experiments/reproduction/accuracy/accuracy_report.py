@@ -1,4 +1,4 @@
-"""An accuracy table in words and as a figure, the paper's numbers beside ours."""
+"""The report and figure of an accuracy table, with the paper's numbers beside ours."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ _SCALES = (
 
 
 def markdown(title: str, data: dict[str, Any]) -> str:
-    """The whole text."""
+    """Return the whole report in Markdown."""
     parts = [
         f"# {title}",
         f"Over {data['data']} and all units of a layer, or {data['units_per_layer']:,} of them picked at random if "
@@ -102,7 +102,7 @@ def _scales(data: dict[str, Any]) -> str:
 
 
 def _layers(case: dict[str, Any], columns: Sequence[str]) -> str:
-    """The table of one case, as the paper has it."""
+    """Return the table of one case, in the paper's form."""
     found, printed, floor = case["methods"], case["printed"], case["floor"]
     none = [NONE] * len(DIVERGENCES)
     rows = [
@@ -125,7 +125,7 @@ def _layers(case: dict[str, Any], columns: Sequence[str]) -> str:
 
 
 def _shown(x: float | None) -> str:
-    """A number as the paper prints it."""
+    """Format a number as the paper prints it."""
     return NONE if x is None else f"{x:.2f}" if x >= 0.01 else f"{x:.1e}".replace("e-0", "e-")
 
 
@@ -186,6 +186,6 @@ def _dots(axis: "Axes", numbers: Iterable[float | None], style: dict[str, Any], 
 
 
 def _points(numbers: Iterable[float | None]) -> tuple[list[int], list[float]]:
-    """The columns that have a number, and the numbers."""
+    """Return the columns that have a number, and the numbers."""
     found = [(i, x) for i, x in enumerate(numbers) if x is not None]
     return [i for i, _ in found], [x for _, x in found]

@@ -1,6 +1,6 @@
-r"""The paper's first figure: a digit with noise $N(0, 0.1)$ on its pixels, and what a trained LeNet makes of it.
+r"""The paper's first figure: a digit with noise $N(0, 0.1)$ on its pixels, and the outputs of a trained LeNet.
 
-The histograms are those of draws. AP1, the clean digit, is a line in each of them, and AP2 a normal density.
+The histograms show draws. In each of them AP1, the output for the clean digit, is a line, and AP2 a normal density.
 """
 
 import math
@@ -28,10 +28,10 @@ NAME = "first-figure"
 TITLE = "Output units of LeNet for one noisy digit: histograms of draws, AP1, AP2 (first figure)"
 
 VARIANCE = 0.1
-"""Of the noise on the normalized pixels."""
+"""The variance of the noise on the normalized pixels."""
 
 DIGIT = 104
-"""Which of the embedded test digits: of the first 300, that whose class probabilities AP1 misses most."""
+"""The index of the embedded test digit: among the first 300, AP1's class probabilities are worst here."""
 
 _SHOWN = {SAMPLED: "Monte Carlo", "ap1": "AP1", "ap2": "AP2"}
 _COLOURS = {SAMPLED: "0.72", "ap1": LINES["AP1"]["color"], "ap2": LINES["AP2 (default)"]["color"]}

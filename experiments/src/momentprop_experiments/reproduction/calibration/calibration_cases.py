@@ -1,51 +1,26 @@
-"""What the experiments on calibration share: trained networks under noise, their images, and what is asked of them."""
+"""The cases of the calibration experiment: trained networks under noise, and the targets of some of them."""
 
-import contextlib
-import dataclasses
-import functools
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-import momentprop
-from momentprop.calibration import Calibration
-from momentprop.checking import Report
-from momentprop.data import Split, load_split
-from momentprop.training.distributed import as_device
-from momentprop_experiments.options import Options
 from momentprop_experiments.reproduction.accuracy import accuracy_cifar, accuracy_lenet
-from momentprop_experiments.runs import trained_networks
-
-SAMPLES = 1000
-"""Draws that a calibration is fitted to."""
-
-IMAGES = 64
-"""Training images that a calibration is fitted to, and test images that it is tried on."""
+from momentprop_experiments.reproduction.noisy_networks import NoisyNetwork
 
 
 @dataclass(frozen=True)
 class Target:
-    """What calibrated AP2 is to reach at the output, and for `eps_std` after every layer."""
+    """The accuracy that calibrated AP2 should reach at the output, and for `eps_std` after every layer."""
 
     eps_mean: float
-    divergence: float = 4.0  # so many times less than that of plain AP2, in the class posterior
+    divergence: float = 4.0  # the factor by which it should beat plain AP2, for the class posterior
     eps_std: tuple[float, float] = (0.95, 1.05)
     layers: tuple[float, float] = (0.88, 1.08)
     rms_log_std: float = 0.20
 
 
 @dataclass(frozen=True)
-class Case:
-    """A trained network, and what is random in it."""
+class CalibrationCase(NoisyNetwork):
+    """A network under noise, and what a calibration should reach there."""
 
-    title: str
-    network: str
-    data: str
-    variance: float | None = None
-    dropout: bool = False
     target: Target | None = None
 
 
@@ -56,100 +31,32 @@ TARGETS = {
     "bernoulli": Target(0.03),
     "logistic-0.1": Target(0.055),
 }
-"""Those of the CIFAR-10 network."""
+"""The targets of the CIFAR-10 network."""
 
 
-def _of_tables() -> dict[str, Case]:
-    """The cases of the paper's accuracy tables, and one more."""
+def _of_tables() -> dict[str, CalibrationCase]:
+    """Return the cases of the paper's accuracy tables, and one more."""
     found = {}
     for name, each in accuracy_lenet.STUDY.cases.items():
-        found[f"lenet-{name}"] = Case(f"LeNet, {each.title}", each.network, "mnist", each.variance, each.dropout)
+        found[f"lenet-{name}"] = CalibrationCase(
+            f"LeNet, {each.title}", each.network, "mnist", each.variance, each.dropout
+        )
     for name, each in accuracy_cifar.STUDY.cases.items():
         title, target = f"CIFAR, {each.title}", TARGETS.get(name)
-        found[f"cifar-{name}"] = Case(title, each.network, "cifar10", each.variance, each.dropout, target)
+        found[f"cifar-{name}"] = CalibrationCase(title, each.network, "cifar10", each.variance, each.dropout, target)
     title = "CIFAR, Logistic transform, noisy input N(0, 0.1)"
-    found["cifar-logistic-0.1"] = Case(title, "cifar-logistic", "cifar10", 0.1, target=TARGETS["logistic-0.1"])
+    found["cifar-logistic-0.1"] = CalibrationCase(
+        title, "cifar-logistic", "cifar10", 0.1, target=TARGETS["logistic-0.1"]
+    )
     return found
 
 
-CASES: dict[str, Case] = {
+CASES: dict[str, CalibrationCase] = {
     **_of_tables(),
-    "resnet18-0.01": Case("ResNet-18, noisy input N(0, 0.01)", "resnet18", "cifar10", 0.01),
-    "resnet18-0.1": Case("ResNet-18, noisy input N(0, 0.1)", "resnet18", "cifar10", 0.1),
-    "vit-0.01": Case("ViT, noisy input N(0, 0.01)", "vit", "cifar10", 0.01),
-    "vit-0.1": Case("ViT, noisy input N(0, 0.1)", "vit", "cifar10", 0.1),
-    "vit-dropout": Case("ViT, dropout 0.1", "vit", "cifar10", dropout=True),
+    "resnet18-0.01": CalibrationCase("ResNet-18, noisy input N(0, 0.01)", "resnet18", "cifar10", 0.01),
+    "resnet18-0.1": CalibrationCase("ResNet-18, noisy input N(0, 0.1)", "resnet18", "cifar10", 0.1),
+    "vit-0.01": CalibrationCase("ViT, noisy input N(0, 0.01)", "vit", "cifar10", 0.01),
+    "vit-0.1": CalibrationCase("ViT, noisy input N(0, 0.1)", "vit", "cifar10", 0.1),
+    "vit-dropout": CalibrationCase("ViT, dropout 0.1", "vit", "cifar10", dropout=True),
 }
 """All cases by name."""
-
-LEFT_OUT = {
-    "resnet18": "`momentprop train resnet18 --data cifar10 --method ap1 --activation relu --norm bn --epochs 14 "
-    "--decay 0.75 --out DIR` trains one",
-}
-"""Networks that are too large for the repository, and where they come from."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A case with its network and its images, on a device."""
-
-    case: Case
-    model: nn.Module
-    train: Tensor  # to fit to, normalized
-    test: Tensor  # held out
-    labels: Tensor  # of the test images
-    mean: Tensor  # by which the images were normalized, for each channel
-    std: Tensor
-
-    def calibrate(self, images: Tensor | None = None, samples: int = SAMPLES, **options: Any) -> Calibration:
-        """Calibrate under the noise of the case, on the training images unless others are given."""
-        noise = {"input_variance": self.case.variance, "dropout": self.case.dropout}
-        given = self.train if images is None else images
-        found = momentprop.calibrate(self.model, given, samples=samples, **{**noise, **options})
-        return found.to(self.test.device)
-
-    def check(
-        self, calibrations: Mapping[str, Calibration], draws: int, units: int, images: Tensor | None = None
-    ) -> Report:
-        """Compare AP1, AP2 and AP2 with each calibration with draws, on the test images unless others are given."""
-        methods = ("ap1", "ap2", *((name, {"calibration": each}) for name, each in calibrations.items()))
-        options: dict[str, Any] = {"methods": methods, "samples": draws, "units": units, "show": ()}
-        noise: dict[str, Any] = {"input_variance": self.case.variance, "dropout": self.case.dropout}
-        return momentprop.check(self.model, self.test if images is None else images, **noise, **options)
-
-
-class Setting:
-    """Where an experiment runs: its device, and the folders of its networks and data sets."""
-
-    def __init__(self, options: Options) -> None:
-        self.options = options
-        self.device = as_device(options.device)
-        self._split = functools.cache(lambda data, split: load_split(data, split, options.root))
-
-    def has(self, case: Case) -> bool:
-        """Whether a case can be run: not if its network is too large for the repository, and not there."""
-        return case.network not in LEFT_OUT or trained_networks.find(case.network, self.options.networks) is not None
-
-    def subject(self, case: Case, train: int = IMAGES, test: int = IMAGES) -> Subject:
-        """A case with the first training and test images; the embedded digits stand in for MNIST in quick runs."""
-        model, about = trained_networks.load(case.network, self.options.networks)
-        data = "digits" if self.options.quick else case.data
-        mean, std = (torch.tensor(about[part]) for part in ("mean", "std"))  # as the network was trained
-        splits: list[Split] = [self._split(data, name) for name in ("train", "test")]
-        seen, held_out = (dataclasses.replace(split, mean=mean, std=std) for split in splits)
-        images, labels = held_out.batch(range(test))
-        on_device = (x.to(self.device) for x in (seen.batch(range(train))[0], images, labels, mean, std))
-        return Subject(case, model.to(self.device), *on_device)
-
-    def missing(self, cases: Mapping[str, Case]) -> list[str]:
-        """What to do about cases that cannot be run, a sentence for each network."""
-        absent = dict.fromkeys(case.network for case in cases.values() if not self.has(case))
-        return [f"`{name}` is left out, because it is not there: {LEFT_OUT[name]}, and `--networks` names the folder "
-                f"of its `{name}.safetensors`." for name in absent]  # fmt: skip
-
-
-@contextlib.contextmanager
-def exact_convolutions() -> Iterator[None]:
-    """Let a GPU compute in float32: in the 10 bits of TF32, small noise would be rounded away."""
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        yield

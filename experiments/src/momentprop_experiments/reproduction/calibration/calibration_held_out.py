@@ -1,4 +1,4 @@
-"""Calibrated AP2 against AP1 and AP2 in trained networks, on images that it was not fitted to."""
+"""Calibrated AP2 against AP1 and AP2 in trained networks, on held-out images."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,17 +8,10 @@ from typing import Any
 from momentprop.checking import Report
 from momentprop.sampling import progress
 from momentprop_experiments.options import DEFAULTS, Options
-from momentprop_experiments.reproduction.calibration.calibration_cases import (
-    CASES,
-    IMAGES,
-    SAMPLES,
-    Case,
-    Setting,
-    Target,
-    exact_convolutions,
-)
+from momentprop_experiments.reproduction.calibration.calibration_cases import CASES, CalibrationCase, Target
 from momentprop_experiments.reproduction.calibration.calibration_held_out_figure import plot
 from momentprop_experiments.reproduction.calibration.calibration_held_out_report import markdown
+from momentprop_experiments.reproduction.noisy_networks import IMAGES, SAMPLES, Setting, exact_convolutions
 from momentprop_experiments.reproduction.outcome import Outcome, rounded
 
 NAME = "calibration"
@@ -36,38 +29,38 @@ MIXING = (
     "Block",
     "TransformerEncoderLayer",
 )
-"""The modules after which a variance is corrected: they mix units that vary together, or add them up."""
+"""The modules whose output variance is corrected: they mix, or add, units that vary together."""
 
 STRETCH = 0.025
-"""An `eps_mean` that 1,000 draws have: what would be hoped for everywhere."""
+"""The `eps_mean` of 1,000 draws, which would be ideal everywhere."""
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much is measured."""
+class HeldOutEffort:
+    """How much to measure."""
 
     images: int
     samples: int  # of the fit
-    draws: dict[str, int]  # that are the truth, by the kind of network
+    draws: dict[str, int]  # of the truth, by the kind of network
     units: int  # of a layer and all images, picked at random
     cases: Sequence[str] = tuple(CASES)
 
 
-FULL = Effort(IMAGES, SAMPLES, {"lenet": 20_000, "cifar": 6_000, "resnet18": 2_000, "vit": 2_000}, 2**14)
-ON_CPU = Effort(16, 300, {"lenet": 6_000, "cifar": 300, "resnet18": 100, "vit": 100}, 2**12)
-QUICK = Effort(4, 20, {"lenet": 20}, 1000, ("lenet-lrelu-0.1", "lenet-dropout", "lenet-bernoulli"))
+FULL = HeldOutEffort(IMAGES, SAMPLES, {"lenet": 20_000, "cifar": 6_000, "resnet18": 2_000, "vit": 2_000}, 2**14)
+ON_CPU = HeldOutEffort(16, 300, {"lenet": 6_000, "cifar": 300, "resnet18": 100, "vit": 100}, 2**12)
+QUICK = HeldOutEffort(4, 20, {"lenet": 20}, 1000, ("lenet-lrelu-0.1", "lenet-dropout", "lenet-bernoulli"))
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Calibrate and check every case; `quick` takes LeNet, embedded digits and few draws."""
+    """Calibrate and check every case; `quick` takes LeNet, the embedded digits and few draws."""
     data = measure(options)
     return Outcome(data, markdown(TITLE, data), plot(out, NAME, data))
 
 
 def measure(options: Options) -> dict[str, Any]:
-    """All numbers of the table."""
+    """Measure all numbers of the table."""
     setting = Setting(options)
-    effort = QUICK if options.quick else ON_CPU if setting.device.type == "cpu" else FULL
+    effort = options.choose(QUICK, ON_CPU, FULL)
     wanted = {name: CASES[name] for name in effort.cases}
     cases = {}
     with progress(len(wanted), NAME) as bar, exact_convolutions():
@@ -84,7 +77,7 @@ def measure(options: Options) -> dict[str, Any]:
     }
 
 
-def _measure(case: Case, setting: Setting, effort: Effort) -> dict[str, Any]:
+def _measure(case: CalibrationCase, setting: Setting, effort: HeldOutEffort) -> dict[str, Any]:
     subject = setting.subject(case, effort.images, effort.images)
     fitted = subject.calibrate(samples=effort.samples)
     report = subject.check({CALIBRATED: fitted}, effort.draws[case.network.split("-")[0]], effort.units)
@@ -112,7 +105,7 @@ def _measure(case: Case, setting: Setting, effort: Effort) -> dict[str, Any]:
 
 
 def _of_method(report: Report, name: str) -> dict[str, Any]:
-    """The figures of a method at the output, and the range of `eps_std` after mixing layers and after all."""
+    """Return the metrics of a method at the output, and the range of `eps_std` after mixing layers and after all."""
     found, posterior = report.at_output(name), report.posterior
     assert posterior is not None
     divergence = "kl" if name == "ap1" else "kl_race"
@@ -133,7 +126,7 @@ def _of_method(report: Report, name: str) -> dict[str, Any]:
 
 
 def _range(report: Report, name: str, types: tuple[str, ...] | None) -> list[float]:
-    """The least and the greatest `eps_std` of a method over modules of some types; none if it has no deviations."""
+    """Return the range of a method's `eps_std` over modules of some types; empty if it has no deviations."""
     rows = [module for module in report.rows.values() if types is None or module.type in types]
     told = [rounded(row.methods[name].eps_std) for row in rows if name in row.methods]
     known = [x for x in told if x is not None]
@@ -141,7 +134,7 @@ def _range(report: Report, name: str, types: tuple[str, ...] | None) -> list[flo
 
 
 def _layers(report: Report) -> dict[str, Any]:
-    """The figures after every mixing layer that has noise before it."""
+    """Return the metrics after every mixing layer with a noisy input."""
     rows = {
         name: module for name, module in report.rows.items() if module.type in MIXING and module.zero < module.units
     }
@@ -159,7 +152,7 @@ def _layers(report: Report) -> dict[str, Any]:
 
 
 def judged(target: Target, found: Mapping[str, Any]) -> dict[str, bool]:
-    """Which parts of a target are met."""
+    """Return which parts of a target are met."""
     figures = found[CALIBRATED]
     return {
         "eps_mean": _within(figures, "eps_mean", 0.0, target.eps_mean),

@@ -59,7 +59,7 @@ def _short(case: dict[str, Any]) -> str:
 
 
 def _means(axis: "Axes", cases: Sequence[dict[str, Any]]) -> None:
-    """One row for each case; the scale above says how many draws have that error."""
+    """Draw one row for each case; the scale above says how many draws have that error."""
     for name, title in METHODS.items():
         errors = [case["methods"][name]["eps_mean"] for case in cases]
         axis.plot(errors, range(len(cases)), linestyle="", markersize=5, label=title, **_STYLES[name])

@@ -1,4 +1,4 @@
-"""The table of calibrated AP2 in words."""
+"""The report on calibrated AP2 on held-out images."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ _NOTES = (
 
 
 def markdown(title: str, data: dict[str, Any]) -> str:
-    """The whole text."""
+    """Return the whole report in Markdown."""
     parts = [
         f"# {title}",
         f"Fitted to {data['images']} training images with {data['samples']:,} draws, tried on the first "

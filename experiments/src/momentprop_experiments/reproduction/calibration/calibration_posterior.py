@@ -1,8 +1,8 @@
-r"""Class posteriors of noisy test images: AP1, AP2, calibrated AP2 and Monte Carlo, at their cost.
+r"""Class posteriors of noisy test images by AP1, AP2, calibrated AP2 and Monte Carlo, and their cost.
 
-Noise is drawn once for every test image. A method is given the noisy image $x$ and the variance $v$ of the noise, and
-asked for the class posterior $E\,\mathrm{softmax}(f(x + \varepsilon))$ with $\varepsilon \sim N(0, v)$: what the
-network would say of the images that can have become $x$, if all were as likely.
+Every test image gets one draw of noise. From the noisy image $x$ and the variance $v$ of the noise, a method computes
+the class posterior $E\,\mathrm{softmax}(f(x + \varepsilon))$ with $\varepsilon \sim N(0, v)$: the average
+answer of the network for the images that noise could have turned into $x$, if all were equally likely.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,15 +21,15 @@ from momentprop.checking.metrics import divergence, divergence_floor
 from momentprop.functional import class_posterior
 from momentprop.sampling import progress
 from momentprop_experiments.options import DEFAULTS, Options
-from momentprop_experiments.reproduction.calibration.calibration_cases import (
+from momentprop_experiments.reproduction.calibration.calibration_posterior_report import markdown, plot
+from momentprop_experiments.reproduction.noisy_networks import (
     IMAGES,
     SAMPLES,
-    Case,
+    LoadedNetwork,
+    NoisyNetwork,
     Setting,
-    Subject,
     exact_convolutions,
 )
-from momentprop_experiments.reproduction.calibration.calibration_posterior_report import markdown, plot
 from momentprop_experiments.reproduction.outcome import Outcome, rounded
 from momentprop_experiments.reproduction.posterior_scores import coverage, mean_of_softmax, scores
 
@@ -37,46 +37,46 @@ NAME = "calibration-posterior"
 TITLE = "Class posteriors of noisy test images, by calibrated AP2 and by Monte Carlo (table; takes a GPU)"
 
 CASES = {
-    "lenet-0.1": Case("LeNet, LReLU, N(0, 0.1)", "lenet-lrelu", "mnist", 0.1),
-    "lenet-1": Case("LeNet, LReLU, N(0, 1)", "lenet-lrelu", "mnist", 1.0),
-    "cifar-0.01": Case("CIFAR, LReLU, N(0, 0.01)", "cifar-lrelu", "cifar10", 0.01),
-    "cifar-0.1": Case("CIFAR, LReLU, N(0, 0.1)", "cifar-lrelu", "cifar10", 0.1),
+    "lenet-0.1": NoisyNetwork("LeNet, LReLU, N(0, 0.1)", "lenet-lrelu", "mnist", 0.1),
+    "lenet-1": NoisyNetwork("LeNet, LReLU, N(0, 1)", "lenet-lrelu", "mnist", 1.0),
+    "cifar-0.01": NoisyNetwork("CIFAR, LReLU, N(0, 0.01)", "cifar-lrelu", "cifar10", 0.01),
+    "cifar-0.1": NoisyNetwork("CIFAR, LReLU, N(0, 0.1)", "cifar-lrelu", "cifar10", 0.1),
 }
 
 COUNTS = (8, 32, 128)
-"""The numbers of draws that Monte Carlo is tried with."""
+"""The numbers of Monte Carlo draws to compare."""
 
 TRUTH = "the truth"
-"""The name of the posterior of many draws that are no part of those that are tried."""
+"""The name of the posterior of many draws, separate from those of Monte Carlo."""
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much is measured."""
+class PosteriorEffort:
+    """How much to measure."""
 
     images: int  # to fit to
     samples: int
     test: int
-    draws: int  # that are the truth, and no part of those that are tried
+    draws: int  # of the truth, separate from those of Monte Carlo
     timed: int  # images at once, for the cost
     cases: Sequence[str] = tuple(CASES)
 
 
-FULL = Effort(IMAGES, SAMPLES, 2048, 512, 128)
-ON_CPU = Effort(16, 100, 128, 128, 32)
-QUICK = Effort(4, 10, 20, 20, 4, ("lenet-1",))
+FULL = PosteriorEffort(IMAGES, SAMPLES, 2048, 512, 128)
+ON_CPU = PosteriorEffort(16, 100, 128, 128, 32)
+QUICK = PosteriorEffort(4, 10, 20, 20, 4, ("lenet-1",))
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Try all methods on noisy images; `quick` takes LeNet, embedded digits and few of them."""
+    """Try all methods on noisy images; `quick` takes LeNet and a few embedded digits."""
     data = measure(options)
     return Outcome(data, markdown(TITLE, data), plot(out, NAME, data))
 
 
 def measure(options: Options) -> dict[str, Any]:
-    """All numbers of the table."""
+    """Measure all numbers of the table."""
     setting = Setting(options)
-    effort = QUICK if options.quick else ON_CPU if setting.device.type == "cpu" else FULL
+    effort = options.choose(QUICK, ON_CPU, FULL)
     cases = {}
     with progress(len(effort.cases), NAME) as bar, exact_convolutions(), torch.no_grad():
         for name in effort.cases:
@@ -87,28 +87,28 @@ def measure(options: Options) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a method says of noisy images: the logarithm of class probabilities, and perhaps moments of the logits."""
+class Prediction:
+    """A method's answer for noisy images: log class probabilities, and the moments of the logits, if any."""
 
     log_q: Tensor  # shape: (images, classes)
     logits: Normal | None = None
 
 
-def _measure(subject: Subject, effort: Effort) -> dict[str, Any]:
+def _measure(subject: LoadedNetwork, effort: PosteriorEffort) -> dict[str, Any]:
     variance = subject.case.variance
     assert variance is not None
     generator = torch.Generator(subject.test.device).manual_seed(0)
     noisy = _noisy(subject.test, variance, generator)
-    # the first draws are tried as Monte Carlo, the rest tell what is true
+    # the first draws are those of Monte Carlo, the rest are the truth
     draws = torch.stack([subject.model(_noisy(noisy, variance, generator)) for _ in range(max(COUNTS) + effort.draws)])
     fresh = draws[max(COUNTS) :]
     calibration = subject.calibrate(samples=effort.samples)
     told = {
-        "AP1": Told(subject.model(noisy).log_softmax(-1)),
+        "AP1": Prediction(subject.model(noisy).log_softmax(-1)),
         "AP2": _by_ap2(subject, noisy, None),
         "calibrated AP2": _by_ap2(subject, noisy, calibration),
         **{f"Monte Carlo, {count}": _by_draws(draws[:count]) for count in COUNTS},
-        TRUTH: Told(mean_of_softmax(fresh)),
+        TRUTH: Prediction(mean_of_softmax(fresh)),
     }
     passes = _costs(subject, noisy[: effort.timed], variance, calibration)
     clean = subject.model(subject.test)
@@ -124,7 +124,7 @@ def _measure(subject: Subject, effort: Effort) -> dict[str, Any]:
         }
         for name, each in told.items()
     }
-    floor = divergence_floor(truth, probabilities.var(0), effort.draws)  # what the exact posterior would show
+    floor = divergence_floor(truth, probabilities.var(0), effort.draws)  # the divergence of the exact posterior
     return {**found, TRUTH: {**found[TRUTH], "kl": rounded(floor)}}
 
 
@@ -133,19 +133,19 @@ def _noisy(images: Tensor, variance: float, generator: torch.Generator | None = 
     return torch.add(images, noise, alpha=variance**0.5)
 
 
-def _by_ap2(subject: Subject, images: Tensor, calibration: Calibration | None) -> Told:
+def _by_ap2(subject: LoadedNetwork, images: Tensor, calibration: Calibration | None) -> Prediction:
     variance = subject.case.variance
     logits = momentprop.propagate(subject.model, images, input_variance=variance, calibration=calibration)
-    return Told(class_posterior(logits).logits, logits)
+    return Prediction(class_posterior(logits).logits, logits)
 
 
-def _by_draws(draws: Tensor) -> Told:
+def _by_draws(draws: Tensor) -> Prediction:
     variance, mean = torch.var_mean(draws, 0)
-    return Told(mean_of_softmax(draws), Normal(mean, variance))
+    return Prediction(mean_of_softmax(draws), Normal(mean, variance))
 
 
-def _costs(subject: Subject, images: Tensor, variance: float, calibration: Calibration) -> dict[str, float]:
-    """The time of each method in forward passes of the plain network, its class posterior included."""
+def _costs(subject: LoadedNetwork, images: Tensor, variance: float, calibration: Calibration) -> dict[str, float]:
+    """Measure the time of each method, including its class posterior, in forward passes of the plain network."""
 
     def sampled(count: int) -> Callable[[], Any]:
         return lambda: _by_draws(torch.stack([subject.model(_noisy(images, variance)) for _ in range(count)]))

@@ -1,4 +1,4 @@
-"""The table of class posteriors of noisy images in words and as a figure."""
+"""The report and figure on class posteriors of noisy images."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ _NOTES = (
 
 
 def markdown(title: str, data: dict[str, Any]) -> str:
-    """The whole text."""
+    """Return the whole report in Markdown."""
     parts = [
         f"# {title}",
         f"{data['test_images']:,} test images; {data['draws']:,} draws are the truth; costs are measured on batches of "

@@ -1,4 +1,4 @@
-"""How far a calibration carries: few images, other noise, shifted images, images that are no data at all."""
+"""How far a calibration carries: fitted to few images or none of the data, under other noise, on shifted images."""
 
 import dataclasses
 import warnings
@@ -18,59 +18,59 @@ from momentprop.checking import Report
 from momentprop.checking.metrics import eps_mean_floor
 from momentprop.sampling import progress
 from momentprop_experiments.options import DEFAULTS, Options
-from momentprop_experiments.reproduction.calibration.calibration_cases import (
+from momentprop_experiments.reproduction.calibration.calibration_transfer_report import markdown, plot
+from momentprop_experiments.reproduction.noisy_networks import (
     IMAGES,
-    Case,
+    LoadedNetwork,
+    NoisyNetwork,
     Setting,
-    Subject,
     exact_convolutions,
 )
-from momentprop_experiments.reproduction.calibration.calibration_transfer_report import markdown, plot
 from momentprop_experiments.reproduction.outcome import Outcome, rounded
 
 NAME = "calibration-transfer"
 TITLE = "A calibration under other noise, on shifted images, and from few or none (table; takes a GPU)"
 
 NETWORKS = {
-    "lenet": Case("LeNet, LReLU", "lenet-lrelu", "mnist"),
-    "cifar": Case("CIFAR, LReLU", "cifar-lrelu", "cifar10"),
+    "lenet": NoisyNetwork("LeNet, LReLU", "lenet-lrelu", "mnist"),
+    "cifar": NoisyNetwork("CIFAR, LReLU", "cifar-lrelu", "cifar10"),
 }
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much is measured."""
+class TransferEffort:
+    """How much to measure."""
 
-    levels: Sequence[float]  # of the input's variance, for the matrix
-    level: float  # of everything else
+    levels: Sequence[float]  # the input variances of the matrix
+    level: float  # the input variance of everything else
     counts: Sequence[int]  # of images to fit to
     images: int
     samples: int  # of a fit
-    draws: int  # that are the truth
+    draws: int  # of the truth
     networks: Sequence[str] = ("lenet", "cifar")
     shifts: Sequence[str] = ("brightness + 0.2", "half the contrast", "blur")
     units: int = 1024
 
 
-FULL = Effort((1e-4, 1e-3, 0.01, 0.1, 1.0), 0.1, (8, 64, 512), IMAGES, SAMPLES, 2000)
+FULL = TransferEffort((1e-4, 1e-3, 0.01, 0.1, 1.0), 0.1, (8, 64, 512), IMAGES, SAMPLES, 2000)
 ON_CPU = dataclasses.replace(FULL, counts=(8, 64), images=16, samples=100, draws=300)
-QUICK = Effort((0.01, 0.1), 0.1, (2, 4), 4, 10, 20, ("lenet",), ("blur",))
+QUICK = TransferEffort((0.01, 0.1), 0.1, (2, 4), 4, 10, 20, ("lenet",), ("blur",))
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Fit and try all calibrations; `quick` takes LeNet, embedded digits and few draws."""
+    """Fit and try all calibrations; `quick` takes LeNet, the embedded digits and few draws."""
     data = measure(options)
     return Outcome(data, markdown(TITLE, data), plot(out, NAME, data))
 
 
 def measure(options: Options) -> dict[str, Any]:
-    """All numbers of the tables."""
+    """Measure all numbers of the tables."""
     setting = Setting(options)
-    effort = QUICK if options.quick else ON_CPU if setting.device.type == "cpu" else FULL
+    effort = options.choose(QUICK, ON_CPU, FULL)
     networks = {}
     steps = len(effort.networks) * (len(effort.levels) + len(effort.shifts) + 1)
     with progress(steps, NAME) as bar, exact_convolutions(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalibrationWarning)  # of levels outside the fitted ones, which are the subject
+        warnings.simplefilter("ignore", CalibrationWarning)  # about levels outside the fitted ones, which this studies
         for name in effort.networks:
             subject = setting.subject(NETWORKS[name], max(*effort.counts, effort.images), effort.images)
             networks[name] = _Transfer(subject, effort, bar).measure()
@@ -78,14 +78,14 @@ def measure(options: Options) -> dict[str, Any]:
 
 
 class _Transfer:
-    """All calibrations of one network, and what they are tried on."""
+    """All calibrations of one network, and the images to try them on."""
 
-    def __init__(self, subject: Subject, effort: Effort, bar: Any) -> None:
+    def __init__(self, subject: LoadedNetwork, effort: TransferEffort, bar: Any) -> None:
         self.subject, self.effort, self.bar = subject, effort, bar
         self.train = subject.train[: effort.images]
 
     def measure(self) -> dict[str, Any]:
-        """The matrix of levels, and at one level the other tables."""
+        """Measure the matrix of levels, and the other tables at one level."""
         fitted = {_named(level): self._fit(self.train, level) for level in self.effort.levels}
         several = {"several": self._fit(self.train, list(self.effort.levels))}
         matrix = {_named(level): self._try({**fitted, **several}, level) for level in self.effort.levels}
@@ -101,7 +101,7 @@ class _Transfer:
         return self.subject.calibrate(images, self.effort.samples, input_variance=level)
 
     def _try(self, calibrations: Mapping[str, Calibration], level: float, images: Tensor | None = None) -> Any:
-        """AP1, AP2 and all calibrations at one level, on the test images unless others are given."""
+        """Try AP1, AP2 and all calibrations at one level, on the test images unless others are given."""
         at_level = dataclasses.replace(self.subject, case=dataclasses.replace(self.subject.case, variance=level))
         report = at_level.check(calibrations, self.effort.draws, self.effort.units, images)
         self.bar.update(1)
@@ -111,10 +111,10 @@ class _Transfer:
         return {f"{n} images": self._fit(self.subject.train[:n], self.effort.level) for n in self.effort.counts}
 
     def _without_data(self) -> dict[str, Calibration]:
-        """Fitted to white noise, and to inputs drawn from the statistics of the data: normalized, 0 and 1."""
+        """Fit to white noise, and to draws from the statistics of the normalized data: mean 0, variance 1."""
         shape = self.train.shape
         noise = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(self.train.device)
-        # what `calibrate` does without batches
+        # as `calibrate` does without batches
         drawn = drawn_inputs(Normal(torch.zeros(shape[1]), torch.ones(shape[1])), shape[1:], len(self.train), seed=0)
         return {
             "white noise": self._fit(noise, self.effort.level),
@@ -122,7 +122,7 @@ class _Transfer:
         }
 
     def _shifted(self, shift: Callable[[Tensor], Tensor], usual: Calibration) -> Any:
-        """On shifted test images: a calibration fitted to images as they were, and one fitted to shifted ones."""
+        """Try calibrations fitted to the original and to shifted images on shifted test images."""
         mean, std = (x[:, None, None] for x in (self.subject.mean, self.subject.std))
         train, test = ((shift(x * std + mean) - mean) / std for x in (self.train, self.subject.test))
         return self._try(
@@ -155,7 +155,7 @@ def _less_contrast(pixels: Tensor) -> Tensor:
 
 
 def _blurred(pixels: Tensor) -> Tensor:
-    """A binomial filter of 5 by 5, whose deviation is one pixel."""
+    """Apply a binomial filter of 5 by 5, whose deviation is one pixel."""
     line = torch.tensor([1.0, 4.0, 6.0, 4.0, 1.0], device=pixels.device) / 16
     channels = pixels.shape[1]
     kernel = torch.outer(line, line).expand(channels, 1, 5, 5)
@@ -163,4 +163,4 @@ def _blurred(pixels: Tensor) -> Tensor:
 
 
 SHIFTS = {"brightness + 0.2": _brighter, "half the contrast": _less_contrast, "blur": _blurred}
-"""What is done to images with pixels in [0, 1]."""
+"""Shifts of images with pixels in [0, 1]."""

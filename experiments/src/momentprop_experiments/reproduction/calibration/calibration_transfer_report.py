@@ -1,4 +1,4 @@
-"""The tables of what a calibration is worth elsewhere, and their figure."""
+"""The report and figure on how far a calibration carries."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,7 +20,7 @@ _NOTES = (
 
 
 def markdown(title: str, data: dict[str, Any]) -> str:
-    """The whole text."""
+    """Return the whole report in Markdown."""
     parts = [
         f"# {title}",
         f"Fitted to {data['images']} training images with {data['samples']:,} draws unless the table says otherwise, "
@@ -39,7 +39,7 @@ _FITS = {"ap1": "AP1", "ap2": "AP2", "several": "all of these levels"}
 
 
 def _matrix(network: dict[str, Any]) -> str:
-    """A row for each fit, a column for each level of use; in a cell `eps_mean` and `eps_std`."""
+    """Return the table with a row for each fit and a column for each level of use; cells are `eps_mean` / `eps_std`."""
     levels = list(network["matrix"])
     rows = []
     for fit in network["matrix"][levels[0]]:
@@ -104,7 +104,7 @@ def _lines(axis: "Axes", matrix: dict[str, Any], figure: str) -> None:
 
 
 def _styles(fits: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The line of each method and each level, from light to dark."""
+    """Return the line of each method and level, from light to dark."""
     fitted = {
         level: {"color": color, "linestyle": dashes, "marker": "."}
         for level, color, dashes in zip(fits, SHADES, DASHES, strict=False)

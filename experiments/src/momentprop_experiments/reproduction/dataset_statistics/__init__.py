@@ -1,1 +1,1 @@
-"""Statistics of a data set, propagated as one pixel."""
+"""The statistics of a data set, propagated through a network as one pixel."""

@@ -1,4 +1,4 @@
-r"""The statistics of every channel of a network over images and positions, and how far an estimate is from them.
+r"""The statistics of every channel of a network over images and positions, and the errors of an estimate of them.
 
 >>> import torch
 >>> from momentprop_experiments.reproduction.dataset_statistics.channels import compare, measure
@@ -21,15 +21,15 @@ from momentprop.sampling import RunningMoments
 from momentprop.values import Estimate, Mean
 
 AT_ONCE = 250
-"""Images a forward pass."""
+"""The number of images in a forward pass."""
 
 
 @torch.no_grad()
 def measure(model: nn.Module, images: Tensor, paths: Sequence[str]) -> dict[str, Estimate]:
-    """The mean and the variance of each channel at these modules, over all images and positions.
+    """Measure the mean and variance of each channel at these modules, over all images and positions.
 
-    The model is run in the mode that it is in, some images at a time, and nothing is kept of them but sums. The
-    standard errors of the result take all positions as independent, which they are not.
+    The model runs in its present mode on some images at a time, and only sums are kept. The standard errors of the
+    result treat all positions as independent, which they are not.
     """
     moments: dict[str, RunningMoments] = defaultdict(RunningMoments)
 
@@ -45,17 +45,17 @@ def measure(model: nn.Module, images: Tensor, paths: Sequence[str]) -> dict[str,
 
 @dataclass(frozen=True)
 class Errors:
-    """How far the estimated statistics of a module's channels are off; None if no channel varies."""
+    """The errors of the estimated statistics of a module's channels; None if no channel varies."""
 
     eps_mean: float | None = None
     eps_std: float | None = None
     rms_log_std: float | None = None
-    constant: int = 0  # channels that vary no more than float32 is rounded, and are left out
-    zero: int = 0  # those that vary, but have no variance in the estimate: left out of the deviations
+    constant: int = 0  # channels that vary less than the rounding of float32; they are left out
+    zero: int = 0  # channels that vary, but not in the estimate; the deviations leave them out
 
 
 def compare(loc: Tensor, stddev: Tensor, truth: Estimate) -> Errors:
-    r"""The errors of means and deviations as the paper has them.
+    r"""Return the errors of means and deviations as the paper defines them.
 
     `eps_mean` is the average $|\mu - \mu^*|$ over the average $\sigma^*$ and `eps_std` the geometric mean of
     $\sigma/\sigma^*$ over channels. `rms_log_std` is the root mean square of $\log(\sigma/\sigma^*)$: how far off a

@@ -1,7 +1,7 @@
 r"""The paper's table of data-set statistics, for LeNet and for deeper networks.
 
-The statistics of a data set's channels, $(\mu_0, \sigma_0^2)$, are carried through a network as one pixel
-(`momentprop.dataset_statistics`) and compared with those of every module over images and positions.
+`momentprop.dataset_statistics` propagates the statistics of a data set's channels, $(\mu_0, \sigma_0^2)$, through a
+network as one pixel. The experiment compares them with those of every module over images and positions.
 """
 
 import dataclasses
@@ -38,14 +38,14 @@ STARTS = {
     "normalized": "batch normalization",
     "trained": "trained",
 }
-"""The weights that a network can have; by `normalized` it has batch normalization, in training mode."""
+"""The weights of a network; `normalized` also adds batch normalization, in training mode."""
 
 _INITIALIZED_WITH = 1024  # images of the BN initialization, as in training
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A network with the data set it is for, its activations, its weights, and its columns with their modules."""
+class StudiedNetwork:
+    """A network with its data set, activations, weights, and the columns of its table with their modules."""
 
     title: str
     network: str
@@ -63,17 +63,17 @@ def _alternating(layers: int, last: Sequence[tuple[str, str]]) -> list[tuple[str
 _PAPER = ("none", "bn", "analytic", "trained")
 _DEEP = ("none", "bn", "analytic", "normalized")
 
-SUBJECTS = (
-    Subject("LeNet", "lenet", "mnist", ("lrelu", "logistic"), _PAPER, _alternating(4, [("F", "conv4")])),
-    Subject(
+STUDIED = (
+    StudiedNetwork("LeNet", "lenet", "mnist", ("lrelu", "logistic"), _PAPER, _alternating(4, [("F", "conv4")])),
+    StudiedNetwork(
         *("CIFAR-10 network", "cifar", "cifar10", ("lrelu", "logistic"), _PAPER),
         columns=_alternating(9, [("C", "conv9"), ("P", "pool")]),
     ),
-    Subject(
+    StudiedNetwork(
         *("Plain network of 20 layers", "plain20", "cifar10", ("relu",), _DEEP),
         columns=[*((f"C{i}", f"conv{i}") for i in range(1, 21)), ("P", "pool")],
     ),
-    Subject(
+    StudiedNetwork(
         *("ResNet-18", "resnet18", "cifar10", ("relu",), _DEEP),
         columns=[("C", "0.0"), *((f"B{i}", str(i + 1)) for i in range(1, 9)), ("P", "10"), ("F", "12")],
     ),
@@ -81,25 +81,25 @@ SUBJECTS = (
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much is measured."""
+class StatisticsEffort:
+    """How much to measure."""
 
     images: int
     seeds: int  # random initial points
     networks: Sequence[str]
-    data: str | None = None  # in the place of a network's own
+    data: str | None = None  # instead of the network's own
 
 
-FULL = Effort(10_000, 5, [subject.network for subject in SUBJECTS])
+FULL = StatisticsEffort(10_000, 5, [subject.network for subject in STUDIED])
 ON_CPU = dataclasses.replace(FULL, images=500, seeds=2)
-QUICK = Effort(16, 1, ["lenet", "resnet18"], "digits")
+QUICK = StatisticsEffort(16, 1, ["lenet", "resnet18"], "digits")
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Measure all networks; `quick` takes two of them and a few embedded digits."""
+    """Measure all networks; `quick` takes two networks and a few embedded digits."""
     device = as_device(options.device)
-    effort = QUICK if options.quick else ON_CPU if device.type == "cpu" else FULL
-    chosen = [subject for subject in SUBJECTS if subject.network in effort.networks]
+    effort = options.choose(QUICK, ON_CPU, FULL)
+    chosen = [subject for subject in STUDIED if subject.network in effort.networks]
     found = {}
     for subject in chosen:
         name = effort.data or subject.data
@@ -115,8 +115,8 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     return Outcome(numbers, markdown(TITLE, numbers), plot(out, NAME, numbers))
 
 
-def _measure(subject: Subject, images: Tensor, seeds: int, options: Options) -> dict[str, Any]:
-    """The errors of all activations and weights, and the printed ones where there are some."""
+def _measure(subject: StudiedNetwork, images: Tensor, seeds: int, options: Options) -> dict[str, Any]:
+    """Measure the errors for all activations and weights, and add the printed ones if there are any."""
     found: dict[str, Any] = {}
     with progress(len(subject.activations) * len(subject.starts), subject.title) as bar:
         for activation in subject.activations:
@@ -133,8 +133,10 @@ def _measure(subject: Subject, images: Tensor, seeds: int, options: Options) -> 
     return found
 
 
-def _model(subject: Subject, activation: str, start: str, seed: int, images: Tensor, options: Options) -> nn.Module:
-    """A network with these weights, in training mode only if that is what normalizes it."""
+def _model(
+    subject: StudiedNetwork, activation: str, start: str, seed: int, images: Tensor, options: Options
+) -> nn.Module:
+    """Build a network with these weights, in training mode only for batch normalization."""
     if start == "trained":
         return trained_networks.load(f"{subject.network}-{activation}", options.networks)[0].to(images.device)
     norm = "bn" if start == "normalized" else "none"
@@ -151,7 +153,7 @@ def _model(subject: Subject, activation: str, start: str, seed: int, images: Ten
 
 @torch.no_grad()
 def _errors(model: nn.Module, images: Tensor, columns: Sequence[tuple[str, str]]) -> list[Errors]:
-    """How far the statistics of one pixel are off, for each column."""
+    """Measure the errors of the statistics of one pixel, for each column."""
     paths = [path for _, path in columns]
     estimated = momentprop.dataset_statistics(model, momentprop.input_statistics(images))
     truth = channels.measure(model, images, paths)
@@ -159,7 +161,7 @@ def _errors(model: nn.Module, images: Tensor, columns: Sequence[tuple[str, str]]
 
 
 def _averages(each: Sequence[Sequence[Errors]]) -> dict[str, list[float | None]]:
-    """The averages over initial points, one a column; factors are averaged geometrically."""
+    """Average over initial points for each column; factors are averaged geometrically."""
     columns = list(zip(*each, strict=True))
     logs = [_average([None if e.eps_std is None else math.log(e.eps_std) for e in column]) for column in columns]
     return {
@@ -172,6 +174,6 @@ def _averages(each: Sequence[Sequence[Errors]]) -> dict[str, list[float | None]]
 
 
 def _average(numbers: Sequence[float | None]) -> float | None:
-    """The average of the numbers that there are."""
+    """Return the average of the numbers that are not None."""
     known = [x for x in numbers if x is not None]
     return sum(known) / len(known) if known else None

@@ -1,4 +1,4 @@
-"""The data-set statistics in words and as a figure, the paper's numbers beside ours."""
+"""The report and figure on data-set statistics, with the paper's numbers beside ours."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ Cells = tuple[str, dict[str, Any], Sequence[str]]
 
 
 def markdown(title: str, data: dict[str, Any]) -> str:
-    """The whole text."""
+    """Return the whole report in Markdown."""
     sets = dict.fromkeys(network["data"] for network in data["networks"].values())
     parts = [
         f"# {title}",
@@ -43,7 +43,7 @@ def markdown(title: str, data: dict[str, Any]) -> str:
 
 
 def _cases(data: dict[str, Any]) -> Iterator[Cells]:
-    """Each network with each of its activations: a heading, the numbers, and the columns."""
+    """Yield a heading, the numbers and the columns for each network and activation."""
     for network in data["networks"].values():
         for activation, starts in network["activations"].items():
             yield f"{network['title']}, {_ACTIVATIONS[activation]}", starts, network["columns"]
@@ -70,7 +70,7 @@ def _summary(data: dict[str, Any]) -> str:
 
 
 def _place(columns: Sequence[str], i: int) -> str:
-    """A column by its name, with a number if others have that name too."""
+    """Name a column, with a number if other columns have the same name."""
     return columns[i] if columns.count(columns[i]) == 1 else f"{columns[i]}{columns[: i + 1].count(columns[i])}"
 
 
@@ -122,7 +122,7 @@ def _plot(figure: "Figure", data: dict[str, Any]) -> None:
 def _curve(
     axis: "Axes", found: dict[str, Any], figure: str, part: str, style: dict[str, Any], label: str | None
 ) -> None:
-    """Our numbers as a line, and the paper's, where there are some, as hollow marks."""
+    """Draw our numbers as a line, and the paper's, if any, as hollow marks."""
     ours = [math.nan if x is None else x for x in found[figure]]
     axis.plot(ours, label=label, **{**style, "marker": None})
     if "printed" in found:
@@ -131,7 +131,7 @@ def _curve(
 
 
 def _logarithmic(axis: "Axes", ticks: Sequence[float]) -> None:
-    """A logarithmic axis with these ticks, as far as they are needed; what is below the first is cut off."""
+    """Make an axis logarithmic with the ticks that it needs; values below the first tick are cut off."""
     axis.set_yscale("log")
     axis.autoscale(axis="y")
     low, high = axis.get_ylim()

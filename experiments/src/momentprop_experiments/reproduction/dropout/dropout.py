@@ -1,9 +1,9 @@
-"""Analytic dropout: plain training, dropout that is drawn, and dropout that AP2 propagates, in two networks.
+"""Analytic dropout: plain training, dropout by draws, and dropout by AP2, in two networks.
 
-Each run is one `momentprop train` into a folder of its own, from the same point, scaled by the statistics of a batch;
-only analytic normalization begins at the point that its own statistics give. Beside the paper's four ways there is
-analytic dropout that minimizes what sampled dropout does, the mean of the loss and not the loss of the mean. With
-`--minutes` training stops in time, what there is so far is told, and the same command goes on.
+Each run is one `momentprop train` in its own folder. All start at the same point, scaled by the statistics of a batch,
+except analytic normalization, which starts at the point of its own statistics. A fifth way beside the paper's four is
+analytic dropout that minimizes the mean of the loss, as sampled dropout does, instead of the loss of the mean. With
+`--minutes`, training stops in time, the report covers the runs so far, and the same command resumes.
 """
 
 import dataclasses
@@ -33,13 +33,13 @@ WAYS: dict[str, dict[str, Any]] = {
     "analytic-norm": {"method": "ap2", "init": "analytic", "norm": "analytic"},
     "analytic-expected": {"method": "ap2", "init": "bn", "loss": "expected"},
 }
-"""The ways by name, and what each sets beside the probability of dropout, which is 0 for `plain`."""
+"""The ways to train by name, with their settings apart from the probability of dropout, which is 0 for `plain`."""
 
 SEEDS = {0.3: (0, 1, 2), 0.2: (0,)}
-"""The seeds by the probability; plain training has all of them."""
+"""The seeds for each probability; plain training uses all of them."""
 
 TESTS = ("ap1", "ap2")
-"""The methods by which every trained network is tested."""
+"""The methods that test every trained network."""
 
 _FULL: dict[str, dict[str, Any]] = {
     "lenet": {"data": "mnist", "train_images": 1000, "validation": 1 / 60, "batch_size": 50, "epochs": 40},
@@ -51,8 +51,8 @@ _QUICK: dict[str, dict[str, Any]] = {
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Train what is not yet trained, and compare what there is; `quick` trains LeNet a little on embedded digits."""
-    folder = options.runs / (f"{NAME}-quick" if options.quick else NAME)
+    """Train the missing runs, and compare all; `quick` trains LeNet briefly on the embedded digits."""
+    folder = options.runs_of(NAME)
     groups = cases(options)
     schedule.complete({name: config for group in groups.values() for name, config in group.items()}, folder, options)
     data: dict[str, Any] = {"networks": {}}
@@ -66,7 +66,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
 
 
 def cases(options: Options) -> dict[str, dict[str, Config]]:
-    """The runs of each network by the names of their folders."""
+    """Return the runs of each network by the names of their folders."""
     return {network: _cases(network, settings, options) for network, settings in _networks(options).items()}
 
 
@@ -87,14 +87,14 @@ def _cases(network: str, settings: dict[str, Any], options: Options) -> dict[str
 
 
 def _validation_images(group: dict[str, Config], root: Path | None) -> int:
-    """How many images each run is validated with."""
+    """Return the number of validation images of each run."""
     config = next(iter(group.values()))
     validation = split(load_data(config, root), config)[1]
     return 0 if validation is None else len(validation)
 
 
 def _read(place: Path, config: Config, root: Path | None) -> dict[str, Any]:
-    """What a run has given so far."""
+    """Read the results of a run so far."""
     history = schedule.history(place)
     kept = ("train_loss", "validation_loss", "validation_accuracy")
     return {
@@ -115,9 +115,9 @@ def _way(config: Config) -> str:
 
 
 def tests(place: Path, config: Config, root: Path | None) -> dict[str, Any]:
-    """The test figures of a trained network by AP1 and AP2, which are kept beside it."""
+    """Test a trained network by AP1 and AP2, or read the results that an earlier call saved beside it."""
     file = place / "tests.json"
-    of = json.loads((place / "result.json").read_text())["test"]  # which tells one run in this place from another
+    of = json.loads((place / "result.json").read_text())["test"]  # identifies the run in this folder
     kept: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     if kept.pop("of", None) == of:
         return kept

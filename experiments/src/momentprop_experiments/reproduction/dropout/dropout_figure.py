@@ -1,4 +1,4 @@
-"""Plain training, sampled and analytic dropout as curves."""
+"""The figure of the dropout experiment: the curves of every way to train."""
 
 import statistics
 from collections.abc import Collection, Sequence
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Run = dict[str, Any]
-"""What a training run has given so far."""
+"""The results of a training run so far."""
 
 NETWORKS = {"lenet": "LeNet", "cifar": "CIFAR-10 network"}
 WAYS = {
@@ -22,10 +22,10 @@ WAYS = {
     "analytic-norm": "analytic dropout and normalization",
     "analytic-expected": "analytic dropout, mean loss",
 }
-"""The ways to train by name, as people read them."""
+"""The names of the ways to train in texts and figures."""
 
 WINDOW = 5
-"""The epochs of the running average, roughly."""
+"""The approximate number of epochs in the running average."""
 
 _LINES: dict[str, dict[str, Any]] = {
     "plain": {"color": "#c1272d", "linestyle": (0, (5, 2))},
@@ -39,13 +39,13 @@ _PANELS = {
     "validation_loss": "validation loss (nats)",
     "train_loss": "training loss (nats)",
 }
-_POINTS = 15.0  # of accuracy below the best: what lies lower is the beginning
+_POINTS = 15.0  # of accuracy below the best: the beginning, which lies lower, is cut off
 
 
 def running(figures: Sequence[float]) -> list[float]:
-    r"""The running average $r_k = r_{k-1} + a_k (x_k - r_{k-1})$ with $a_k = 2/(\min(k, 5) + 1)$.
+    r"""Return the running average $r_k = r_{k-1} + a_k (x_k - r_{k-1})$ with $a_k = 2/(\min(k, 5) + 1)$.
 
-    It is smooth, forgets the first epochs soon, and varies as much as the mean of five figures.
+    It is smooth, forgets the first epochs quickly, and varies as much as the mean of five numbers.
 
     >>> running([1, 4, 8])
     [1.0, 3.0, 5.5]
@@ -57,14 +57,14 @@ def running(figures: Sequence[float]) -> list[float]:
 
 
 def with_dropout(runs: Collection[Run], p: float) -> dict[str, list[Run]]:
-    """The runs of each way with a probability of dropout, and those of plain training with the same seeds."""
+    """Return the runs of each way with this probability of dropout, and plain training with the same seeds."""
     seeds = {run["seed"] for run in runs if run["dropout"] == p}
     wanted = [run for run in runs if run["dropout"] == p or (run["way"] == "plain" and run["seed"] in seeds)]
     return {way: [run for run in wanted if run["way"] == way] for way in WAYS}
 
 
 def probabilities(runs: Collection[Run]) -> list[float]:
-    """The probabilities of dropout."""
+    """Return the probabilities of dropout."""
     return sorted({run["dropout"] for run in runs} - {0.0})
 
 
@@ -103,9 +103,9 @@ def _scaled(figures: Sequence[float], key: str) -> list[float]:
 
 
 def _curve(axis: "Axes", curves: Sequence[Sequence[float]], way: str) -> list[float]:
-    """Draw the mean over the seeds, and the band from the lowest to the highest, as far as they have come.
+    """Draw the mean over the seeds, and the band from the lowest to the highest, up to the last common epoch.
 
-    A seed that has not come half as far as another is left out.
+    Seeds with less than half of the most epochs are left out.
     """
     most = max(map(len, curves))
     steps = list(zip(*(curve for curve in curves if 2 * len(curve) >= most), strict=False))
@@ -118,12 +118,12 @@ def _curve(axis: "Axes", curves: Sequence[Sequence[float]], way: str) -> list[fl
 
 
 def _of_accuracy(curves: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """A range without the beginning, so that the differences at the end can be seen."""
+    """Return a range that cuts off the beginning, to show the differences at the end."""
     best = max(map(max, curves))
     return max(best - _POINTS, min(map(min, curves))) - 0.5, best + 1
 
 
 def _of_loss(curves: Sequence[Sequence[float]]) -> float:
-    """The same for the losses, from zero."""
+    """Return the upper end of the range of the losses, which starts at zero."""
     ends = [curve[-1] for curve in curves]
     return 1.25 * max(*ends, 2 * min(ends))

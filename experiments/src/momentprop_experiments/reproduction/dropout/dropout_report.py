@@ -1,4 +1,4 @@
-"""Plain training, sampled and analytic dropout, in words; what is said follows from the numbers."""
+"""The report of the dropout experiment; its sentences follow from the numbers."""
 
 import math
 import statistics
@@ -18,7 +18,7 @@ from momentprop_experiments.reproduction.dropout.dropout_figure import (
 )
 from momentprop_experiments.reproduction.outcome import table
 
-_NEAR = 0.99  # of the best accuracy of plain training: when is it reached?
+_NEAR = 0.99  # the share of plain training's best accuracy that counts as reached
 _SHOWN = (2, 5, 10, 20, 30, 40, 60)  # epochs
 _METHODS = ("ap1", "ap2")
 
@@ -50,11 +50,11 @@ _PAPER = {
     ("analytic-expected", "plain"): {},
     ("analytic-expected", "sampled"): {},
     ("analytic-expected", "analytic"): {},
-}  # whether the first is more accurate, by the probability: the caption of its figure, where it says so
+}  # whether the paper's caption calls the first more accurate, by probability
 
 
 def markdown(title: str, data: dict[str, Any]) -> str:
-    """The whole text."""
+    """Return the whole report in Markdown."""
     parts = [f"# {title}", _NOTES]
     for name, network in data["networks"].items():
         parts += [f"**{_title(name, network)}**", *_section(network)]
@@ -97,7 +97,7 @@ def _so_far(unfinished: dict[str, Run], epochs: int) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether one way is better than another, with a probability of dropout, and by which numbers."""
+    """Whether one way is better than another at a probability of dropout, and the numbers that show it."""
 
     way: str
     better: str
@@ -110,13 +110,13 @@ class Answer:
 
     @property
     def row(self) -> Sequence[str]:
-        """For the table."""
+        """The row of the table."""
         question = f"Is {WAYS[self.way]} {self.better} {WAYS[self.other]}?"
         return question, f"{self.p:g}", self.paper, self.here, self.by, self.seeds
 
 
 def answers(done: Collection[Run], images: int) -> list[Answer]:
-    """Whether each way is more accurate than another, and whether it is as fast as plain training."""
+    """Answer whether each way is more accurate than another, and whether it is as fast as plain training."""
     found: list[Answer] = []
     for p in probabilities(done):
         ways = with_dropout(done, p)
@@ -151,7 +151,7 @@ def _speed(pairs: Sequence[tuple[Run, Run]]) -> tuple[str, str, str]:
 
 
 def summary(found: Sequence[Answer]) -> str:
-    """Whether the paper's claim holds, and how many of its answers are the same here."""
+    """Say whether the paper's claim holds, and how many of its answers agree with ours."""
     told = []
     for p in dict.fromkeys(each.p for each in found):
         here = {each.better: each.here for each in found if (each.way, each.other, each.p) == ("analytic", "plain", p)}
@@ -165,18 +165,18 @@ def summary(found: Sequence[Answer]) -> str:
 
 
 def _pairs(mine: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Runs with the same seed."""
+    """Pair the runs with the same seed."""
     by_seed = {run["seed"]: run for run in others}
     return [(run, by_seed[run["seed"]]) for run in mine if run["seed"] in by_seed]
 
 
 def last(run: Run) -> float:
-    """The validation accuracy of a run at its end, as a running average."""
+    """Return the running average of the validation accuracy at the end of a run."""
     return running(run["validation_accuracy"])[-1]
 
 
 def _epochs(runs: Sequence[Run], plain: Sequence[Run]) -> float | None:
-    """How many epochs it takes to come near the best accuracy of plain training: the mean over the seeds."""
+    """Return the mean number of epochs, over the seeds, to come near the best accuracy of plain training."""
     found = [_epochs_to(run, other) for run, other in _pairs(runs, plain)]
     reached = [epoch for epoch in found if epoch is not None]
     return statistics.fmean(reached) if reached and len(reached) == len(runs) else None
@@ -188,7 +188,7 @@ def _epochs_to(run: Run, plain: Run) -> int | None:
 
 
 def _means(done: Collection[Run]) -> str:
-    """A row for each way and probability, over its seeds."""
+    """Return the table of the means over seeds, with a row for each way and probability."""
     head = ("", "p", "seeds", "validation accuracy", "validation loss", "training loss", "epochs", *_tested())
     rows = []
     plain = [run for run in done if run["way"] == "plain"]
@@ -202,7 +202,7 @@ def _means(done: Collection[Run]) -> str:
 
 
 def _course(done: Collection[Run], epochs: int) -> str:
-    """The validation accuracy and loss of each way and probability after some epochs, over its seeds."""
+    """Return the table of mean validation accuracy and loss after some epochs, for each way and probability."""
     shown = [epoch for epoch in _SHOWN if epoch <= epochs]
     rows = [
         [name, p, *(f"{_at(group, 'accuracy', epoch):.1%}, {_at(group, 'loss', epoch):.2f}" for epoch in shown)]
@@ -216,7 +216,7 @@ def _at(group: Sequence[Run], what: str, epoch: int) -> float:
 
 
 def _groups(done: Collection[Run]) -> Iterator[tuple[str, str, list[Run]]]:
-    """The runs of each way and probability, and the words for both."""
+    """Yield the words for each way and probability, and its runs."""
     for p in (0.0, *probabilities(done)):
         for way in WAYS:
             group = [run for run in done if run["way"] == way and run["dropout"] == p]
@@ -225,7 +225,7 @@ def _groups(done: Collection[Run]) -> Iterator[tuple[str, str, list[Run]]]:
 
 
 def _each(done: dict[str, Run]) -> str:
-    """A row for each run."""
+    """Return the table of all runs."""
     rows = [[name, f"{last(run):.1%}", *_tests([run])] for name, run in done.items()]
     return table(("run", "validation accuracy", *_tested()), rows)
 

@@ -22,7 +22,7 @@ TITLE = "AND of two uncertain inputs by a logistic unit: exact sum, AP1, AP2, dr
 GATE = Gate("AND", 2 * LOGIT, -3 * LOGIT)
 AS_PRINTED = Gate("AND", 5.89, -1.5)
 PRINTED = ((0.00015, 0.00015), (0.05, 0.05), (0.95, 0.95), (0.077, 0.0027), (0.26, 0.05), (0.55, 0.5))
-"""E[Y] and AP1 in the paper's table."""
+"""E[Y] and AP1 as the paper prints them."""
 
 
 @torch.no_grad()

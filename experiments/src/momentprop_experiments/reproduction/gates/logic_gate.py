@@ -1,6 +1,6 @@
 r"""A logistic unit $p(Y{=}1 \mid X) = S(a(X_1 + X_2) + b)$ as a logic gate with uncertain inputs.
 
-The constants are such that the unit errs with probability $\varepsilon$ on the inputs next to its threshold: with
+With these constants the unit errs with probability $\varepsilon$ on the inputs next to its threshold: with
 $\ell = \log((1-\varepsilon)/\varepsilon)$ the slope is $a = 2\ell$, and $b = -3\ell$ for AND, $b = -\ell$ for OR.
 """
 
@@ -34,25 +34,25 @@ INPUTS = ((0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.25, 0.25), (0.5, 0.5), (0.75, 0
 
 @dataclass(frozen=True)
 class Gate:
-    """A gate, and its unit's constants."""
+    """A logic gate, and the constants of its unit."""
 
     name: str
     slope: float
     bias: float
 
     def truth(self, p: Tensor) -> Tensor:
-        """The probability that the logic gate gives 1 for independent inputs."""
+        """Return the probability that the logic gate is 1 for independent inputs."""
         return p.prod(-1) if self.name == "AND" else 1 - (1 - p).prod(-1)
 
     def unit(self, p: Tensor) -> dict[str, Tensor]:
-        """The probability of the unit, exactly and by each method, for input probabilities of shape (inputs, 2)."""
+        """Return the unit's probability, exact and by each method, for input probabilities of shape (inputs, 2)."""
         map = affine(torch.full((1, 2), self.slope, dtype=p.dtype), torch.full((1,), self.bias, dtype=p.dtype))
         x = Bernoulli(p)
         exact = network([map]).exact(x)[-1].marginals
         return {name: value.squeeze(-1) for name, value in {"exact": exact, **feed_forward([map], x)}.items()}
 
     def draws(self, p: Tensor, count: int) -> Tensor:
-        """The fraction of draws of the network in which the unit is 1."""
+        """Return the fraction of draws in which the unit is 1."""
         map = affine(torch.full((1, 2), self.slope, dtype=p.dtype), torch.full((1,), self.bias, dtype=p.dtype))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -61,7 +61,7 @@ class Gate:
 
 @torch.no_grad()
 def measure(gate: Gate, draws: int) -> dict[str, Any]:
-    """All numbers of the table: one row for each pair of inputs."""
+    """Measure all numbers of the table, with one row for each pair of inputs."""
     p = torch.tensor(INPUTS, dtype=torch.float64)
     truth, unit, sampled = gate.truth(p), gate.unit(p), gate.draws(p, draws)
     errors = (unit["exact"] * (1 - unit["exact"]) / draws).sqrt()
@@ -79,7 +79,7 @@ def measure(gate: Gate, draws: int) -> dict[str, Any]:
 
 
 def methods_table(gate: Gate, data: dict[str, Any]) -> str:
-    """The unit by each method beside the exact sum and the draws."""
+    """Return the table of the unit by each method, beside the exact sum and the draws."""
     columns = ("exact", *METHODS)
     head = ("p(X1=1)", "p(X2=1)", f"{gate.name} gate", "E[Y]", *METHODS, f"{data['draws']} draws")
     rows = [
@@ -95,7 +95,7 @@ def methods_table(gate: Gate, data: dict[str, Any]) -> str:
 
 
 def shown(probability: float) -> str:
-    """A probability with three significant digits."""
+    """Format a probability with three significant digits."""
     return "0" if probability == 0 else f"{probability:.3g}"
 
 

@@ -1,7 +1,7 @@
 r"""Why a normal activation is a fair assumption: the sum of 1 to 10 binary inputs and logistic noise.
 
-$V = U + Z$ with $U = \sum_{i \le n} w_i X_i$, $p(X_i{=}1) = 1/2$ and the weights that the paper prints. Its density is
-a mixture of $2^n$ logistic densities; the normal one has its mean and variance.
+$V = U + Z$ with $U = \sum_{i \le n} w_i X_i$, $p(X_i{=}1) = 1/2$ and the weights printed in the paper. Its density is
+a mixture of $2^n$ logistic densities; the normal density has the same mean and variance.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ STEP = 0.05
 
 
 class Sum(NamedTuple):
-    """The distribution of $V$ on a grid, and the normal one, both as density and as distribution function."""
+    """The densities and distribution functions of $V$ and of the normal distribution on a grid."""
 
     mean: float
     variance: float
@@ -49,16 +49,16 @@ class Sum(NamedTuple):
         return cls(mean.item(), variance.item(), *parts)
 
     def cdf_gap(self) -> float:
-        """The largest difference of the distribution functions: how far AP2a can be off at any bias."""
+        """Return the largest difference of the distribution functions, which bounds the error of AP2a at any bias."""
         return (self.cdf - self.normal_cdf).abs().max().item()
 
     def total_variation(self) -> float:
-        """Half of the area between the densities."""
+        """Return half of the area between the densities."""
         return 0.5 * STEP * (self.density - self.normal_density).abs().sum().item()
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Compute and draw all sums; there is nothing to shorten for `quick`."""
+    """Compute and draw all sums; `quick` changes nothing."""
     weights = torch.tensor(WEIGHTS, dtype=torch.float64)
     x = torch.arange(-20.0, 52.0, STEP, dtype=torch.float64)
     sums = {n: Sum.of(weights[:n], x) for n in range(len(WEIGHTS) + 1)}
@@ -89,7 +89,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
 
 
 def _plot(figure: "Figure", x: Tensor, sums: dict[int, Sum]) -> None:
-    """Draw one line above the other, with a base for each number of inputs."""
+    """Draw the curves one above the other, with a base line for each number of inputs."""
     densities, cdfs = figure.subplots(1, 2, sharey=True)
     shown = ((x >= -8) & (x <= 40)).nonzero().squeeze(-1)[::4]
     tallest = max(v.density.max().item() for n, v in sums.items() if n)

@@ -1,4 +1,4 @@
-"""Feed-forward inference in sigmoid belief networks by every method, as the experiments compare it."""
+"""Feed-forward inference in sigmoid belief networks by every method that the experiments compare."""
 
 from collections.abc import Sequence
 
@@ -22,12 +22,12 @@ METHODS = ("AP1", *_UNITS)
 
 
 def network(maps: Sequence[nn.Linear], method: LogisticMethod = "exact") -> BeliefNetwork:
-    """The belief network with logistic Bernoulli units after each affine map, propagated by a method."""
+    """Build the belief network with logistic Bernoulli units after each affine map, which propagate by a method."""
     return BeliefNetwork(*(nn.Sequential(map, LogisticBernoulli(method=method)) for map in maps))
 
 
 def feed_forward(maps: Sequence[nn.Linear], x: Bernoulli) -> dict[str, Tensor]:
-    """The probabilities of the last layer's units by each method."""
+    """Return the probabilities of the units in the last layer by each method."""
     return {
         "AP1": network(maps).propagate(x, "ap1")[-1].loc,
         **{name: network(maps, unit).propagate(x)[-1].loc for name, unit in _UNITS.items()},
@@ -35,7 +35,7 @@ def feed_forward(maps: Sequence[nn.Linear], x: Bernoulli) -> dict[str, Tensor]:
 
 
 def affine(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """An affine map with given constants."""
+    """Make an affine map with these constants."""
     map = nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype).requires_grad_(False)
     map.weight.copy_(weight)
     map.bias.copy_(bias)
@@ -43,5 +43,5 @@ def affine(weight: Tensor, bias: Tensor) -> nn.Linear:
 
 
 def seeded(seed: int) -> torch.Generator:
-    """A generator of its own, so that an experiment repeats and leaves torch's as it was."""
+    """Make a generator, so that an experiment is repeatable and leaves torch's global one alone."""
     return torch.Generator().manual_seed(seed)

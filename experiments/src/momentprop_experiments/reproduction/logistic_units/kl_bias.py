@@ -2,7 +2,7 @@ r"""Divergence of each approximation of a logistic unit from the truth, against 
 
 The unit has $p(Y{=}1 \mid X) = S(b + \sum_{i \le n} w_i X_i)$ with $n$ = 1 to 5 inputs of probability 1/2 and the
 weights of the density figure. The truth is the sum over all states. Sampling draws the inputs 50 times and averages
-$p(Y{=}1 \mid x)$, so that its divergence is finite; this is repeated 1,000 times.
+$p(Y{=}1 \mid x)$, which keeps its divergence finite; 1,000 trials repeat this.
 """
 
 import math
@@ -29,7 +29,7 @@ TITLE = "Divergence in bits of AP1, AP2a, AP2b, MacKay, PEA, AP2 and 50 draws ag
 INPUTS = (1, 2, 3, 4, 5)
 DRAWS = 50
 LOWEST, HIGHEST = -25.0, 7.0
-"""Biases from which on the unit is nearly always 0, or 1, for any number of inputs."""
+"""The range of biases; beyond it the unit is nearly always 0, or 1, for any number of inputs."""
 
 
 class Curves(NamedTuple):
@@ -43,7 +43,7 @@ class Curves(NamedTuple):
 
 @torch.no_grad()
 def measure(inputs: int, biases: Tensor, trials: int) -> Curves:
-    """The divergence of each method, and of draws, from the exact sum."""
+    """Measure the divergence of each method, and of draws, from the exact sum."""
     weights = torch.tensor(WEIGHTS[:inputs], dtype=biases.dtype)
     sums = torch.zeros(1, dtype=biases.dtype)
     for weight in weights:
@@ -64,13 +64,13 @@ def measure(inputs: int, biases: Tensor, trials: int) -> Curves:
 
 
 def bits(p: Tensor, q: Tensor) -> Tensor:
-    r"""$KL(p \| q)$ of two Bernoulli variables in bits."""
+    r"""Return $KL(p \| q)$ of two Bernoulli variables in bits."""
     nats = torch.xlogy(p, p / q) + torch.xlogy(1 - p, (1 - p) / (1 - q))
     return nats.clamp(min=0.0) / math.log(2)  # rounding leaves up to 1e-17 below zero where both agree
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Compute all curves; `quick` has fewer biases and trials."""
+    """Compute all curves; `quick` takes fewer biases and trials."""
     trials, step = (50, 1.0) if options.quick else (1000, 0.2)
     biases = grid(-LOWEST, step)
     biases = biases[biases <= HIGHEST + step / 2]

@@ -21,7 +21,7 @@ RANGE, STEP = 8.0, 0.01
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Compare both functions on a grid; there is nothing to shorten for `quick`."""
+    """Compare both functions on a grid; `quick` changes nothing."""
     x = grid(RANGE, STEP)
     logistic = torch.sigmoid(x)
     piecewise = Laplace(torch.zeros((), dtype=torch.float64), 1 / math.log(2)).cdf(x)

@@ -1,9 +1,9 @@
-r"""Feed-forward inference against the truth: random sigmoid belief networks that are small enough to sum over.
+r"""Feed-forward inference against the truth, in random sigmoid belief networks that are small enough for exact sums.
 
 A network has 1 to 4 layers of 3 to 12 units, with weights and biases drawn from $N(0, s^2)$, and a random input of 3 to
-12 independent Bernoulli units. Each method gives the marginals of the last layer; they are compared with those of an
-exact summation over all states. One method sums exactly as well, but takes the units of a layer to be independent: what
-is left of its error is the price of going forward layer by layer, and the rest is that of the method.
+12 independent Bernoulli units. Each method computes the marginals of the last layer, to compare with an exact sum over
+all states. One method also sums exactly, but treats the units of a layer as independent: its error is the price of
+going forward layer by layer, and any further error of another method is that method's own.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ TITLE = "AP1 and every AP2 against exact sums on random sigmoid belief networks 
 LAYERS = (1, 2, 3, 4)
 SCALES = (0.5, 1.0, 2.0, 4.0)
 FEWEST, MOST = 3, 12
-"""The number of units in a layer."""
+"""The range of the number of units in a layer."""
 
 INDEPENDENT = "exact sums, independent units"
 METHODS = (*FEED_FORWARD, INDEPENDENT)
@@ -44,14 +44,14 @@ MEASURES = {
 }
 
 
-class Random(NamedTuple):
+class RandomNetwork(NamedTuple):
     """A random network: its affine maps, and its input."""
 
     maps: list[nn.Linear]
     input: Bernoulli
 
     @classmethod
-    def draw(cls, layers: int, scale: float) -> "Random":
+    def draw(cls, layers: int, scale: float) -> "RandomNetwork":
         """Draw the widths, the weights and the probabilities of the input."""
         widths: list[int] = torch.randint(FEWEST, MOST + 1, (layers + 1,)).tolist()
         maps = [nn.Linear(*pair, dtype=torch.float64) for pair in pairwise(widths)]
@@ -60,15 +60,15 @@ class Random(NamedTuple):
         return cls(maps, Bernoulli(torch.rand(widths[0], dtype=torch.float64)))
 
     def marginals(self) -> dict[str, Tensor]:
-        """The marginals of the last layer by each method."""
+        """Return the marginals of the last layer by each method."""
         independent = network(self.maps).exact(self.input, factorized=True)[-1].marginals
         return {**feed_forward(self.maps, self.input), INDEPENDENT: independent}
 
     def errors(self) -> Tensor:
-        """How far each method is off, averaged over the last layer's units; of shape (measures, methods)."""
+        """Return the errors of each method, averaged over the units of the last layer, of shape (measures, methods)."""
         exact = network(self.maps).exact(self.input)[-1]
         given = self.marginals()
-        # a probability nearer to one than its rounding can tell (AP2a has thin tails) counts as the nearest that is not
+        # a probability that rounds to 1 (AP2a has thin tails) counts as the largest number below 1
         marginals = torch.stack([given[name] for name in METHODS]).clamp(max=1 - 2**-53)
         divergences = torch.stack([forward_kl(exact, q).units.mean() for q in marginals])
         return torch.stack([divergences, (marginals - exact.marginals).abs().mean(-1)])
@@ -80,7 +80,7 @@ Cells = dict[tuple[int, float], Tensor]
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """The tensors are small: several threads would wait for each other most of the time."""
+    """Use one thread: with tensors this small, several threads mostly wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -91,7 +91,7 @@ def _one_thread() -> Iterator[None]:
 
 @torch.no_grad()
 def measure(networks: int, seed: int = 0) -> Cells:
-    """Draw a number of networks for each number of layers and each scale of the weights, and measure all methods."""
+    """Measure all methods on random networks, `networks` for each number of layers and scale of the weights."""
     cells = {}
     total = networks * len(LAYERS) * len(SCALES)
     with torch.random.fork_rng(devices=[]), _one_thread(), progress(total, NAME) as bar:
@@ -99,14 +99,14 @@ def measure(networks: int, seed: int = 0) -> Cells:
         for layers, scale in product(LAYERS, SCALES):
             errors = []
             for _ in range(networks):
-                errors.append(Random.draw(layers, scale).errors())
+                errors.append(RandomNetwork.draw(layers, scale).errors())
                 bar.update(1)
             cells[layers, scale] = torch.stack(errors)
     return cells
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Compare all methods on all kinds of networks; `quick` draws few of them."""
+    """Compare all methods on all kinds of networks; `quick` draws fewer networks."""
     networks = 3 if options.quick else 50
     cells = measure(networks)
     everything = torch.cat(list(cells.values()))
@@ -131,7 +131,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
 
 
 def summary(errors: Tensor) -> dict[str, dict[str, dict[str, float]]]:
-    """For each method and measure the mean over networks, and the mean excess over the default on the same network."""
+    """Return, for each method and measure, the mean over networks and the mean excess over the default method."""
     default = errors[..., METHODS.index(DEFAULT)].unsqueeze(-1)
     parts = {"mean": errors, "over_default": errors - default}
     moments = {part: (x.mean(0), x.std(0) / math.sqrt(len(x))) for part, x in parts.items()}
@@ -149,7 +149,7 @@ def summary(errors: Tensor) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def better_than_default(errors: Tensor) -> list[dict[str, Any]]:
-    """The methods of the paper whose mean error is smaller than the default's."""
+    """Return the paper's methods with a smaller mean error than the default."""
     return [
         {"method": method, "measure": name, **figures}
         for method, row in summary(errors).items()

@@ -1,9 +1,9 @@
-r"""Noisy and missing pixels: what a trained network says of images of which only a mean and a variance are known.
+r"""Noisy and missing pixels: trained networks on images of which only means and variances are known.
 
-Noise of a known variance $v_i$, which may differ from pixel to pixel, is drawn once for every test image, and a pixel
-is then known as $N(x_i, v_i)$. A missing pixel is known as the mean and the variance of that pixel in the training
-images. AP1 takes the means alone (for missing pixels: mean imputation); AP2 and Monte Carlo are asked for the class
-posterior under both, with the pixels taken as independent.
+Every test image gets one draw of noise of a known variance $v_i$, which may differ from pixel to pixel; a pixel is then
+known as $N(x_i, v_i)$. A missing pixel is known by its mean and variance over the training images. AP1 uses the means
+only (mean imputation, for missing pixels). AP2 and Monte Carlo compute the class posterior from means and variances,
+and treat the pixels as independent.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +20,8 @@ from momentprop.calibration import Calibration
 from momentprop.functional import class_posterior
 from momentprop.sampling import progress
 from momentprop_experiments.options import DEFAULTS, Options
-from momentprop_experiments.reproduction.calibration.calibration_cases import (
-    Case,
-    Setting,
-    Subject,
-    exact_convolutions,
-)
 from momentprop_experiments.reproduction.noisy_inputs.noisy_inputs_report import markdown, plot, shown
+from momentprop_experiments.reproduction.noisy_networks import LoadedNetwork, NoisyNetwork, Setting, exact_convolutions
 from momentprop_experiments.reproduction.outcome import Outcome, rounded
 from momentprop_experiments.reproduction.posterior_scores import mean_of_softmax, rejection, scores
 
@@ -34,21 +29,21 @@ NAME = "noisy-inputs"
 TITLE = "Images with noisy and missing pixels: accuracy, calibration and rejection (tables, figure)"
 
 COUNTS = (8, 32, 128)
-"""The numbers of draws that Monte Carlo is tried with."""
+"""The numbers of Monte Carlo draws to compare."""
 
 _AT_ONCE = 500  # images
 
 Corruption = Callable[[Tensor, Normal, torch.Generator], Normal]
-"""What becomes known of images, given the moments of each pixel over the training images."""
+"""A function from images, and the moments of each pixel over the training images, to what is known of the images."""
 
 
 def noise(variance: float) -> Corruption:
-    """Noise of one variance."""
+    """Return a corruption by noise of one variance."""
     return uneven(variance, variance)
 
 
 def uneven(low: float, high: float) -> Corruption:
-    """Noise whose variance differs from pixel to pixel: its logarithm is uniform."""
+    """Return a corruption by noise whose variance differs from pixel to pixel, with a uniform logarithm."""
 
     def corrupt(images: Tensor, _: Normal, generator: torch.Generator) -> Normal:
         where = torch.rand(_one_channel(images), generator=generator, device=images.device)
@@ -60,9 +55,9 @@ def uneven(low: float, high: float) -> Corruption:
 
 
 def with_prior(corrupt: Corruption) -> Corruption:
-    r"""The same noise, and that a pixel has the moments $m, v$ that it has in the training images.
+    r"""Return the same corruption combined with a prior: the moments $m, v$ of each pixel in the training images.
 
-    Of a pixel seen as $x_i$ under noise of variance $v_i$ that leaves, as for normal distributions, the mean
+    By Bayes' rule for normal distributions, a pixel seen as $x_i$ under noise of variance $v_i$ has the mean
     $m + w(x_i - m)$ and the variance $w v_i$ with $w = v/(v + v_i)$: between a pixel that is seen and a missing one.
     """
 
@@ -75,7 +70,7 @@ def with_prior(corrupt: Corruption) -> Corruption:
 
 
 def missing(share: float) -> Corruption:
-    """Pixels that are missing here and there."""
+    """Return a corruption that drops this share of the pixels at random."""
 
     def corrupt(images: Tensor, typical: Normal, generator: torch.Generator) -> Normal:
         mask = torch.rand(_one_channel(images), generator=generator, device=images.device) < share
@@ -85,7 +80,7 @@ def missing(share: float) -> Corruption:
 
 
 def block(side: float) -> Corruption:
-    """A square of missing pixels, with this part of the image's side, anywhere within the image."""
+    """Return a corruption that drops a block anywhere in the image, with this share of its height and width."""
 
     def corrupt(images: Tensor, typical: Normal, generator: torch.Generator) -> Normal:
         height, width = images.shape[-2:]
@@ -103,7 +98,7 @@ def _one_channel(images: Tensor) -> tuple[int, ...]:
 
 
 def _run(count: int, length: int, part: int, generator: torch.Generator, device: torch.device) -> Tensor:
-    """Which of `length` positions lie in a run of `part` of them that begins anywhere, `count` times."""
+    """Mark a run of `part` of `length` positions that starts anywhere, `count` times."""
     first = torch.randint(length - part + 1, (count, 1), generator=generator, device=device)
     positions = torch.arange(length, device=device)
     return (positions >= first) & (positions < first + part)
@@ -118,15 +113,15 @@ _MISSING = {
 
 
 @dataclass(frozen=True)
-class Network:
-    """A trained network, and what happens to its images, which have mean 0 and variance 1 in each channel."""
+class CorruptedNetwork:
+    """A trained network, and the corruptions of its images, which have mean 0 and variance 1 in each channel."""
 
-    case: Case
+    case: NoisyNetwork
     corruptions: Mapping[str, Corruption]
 
 
 def _noisy(variances: Sequence[float], low: float, high: float) -> dict[str, Corruption]:
-    """Noise of these variances, and noise that differs from pixel to pixel, known with and without a prior."""
+    """Return corruptions by noise of these variances, and by uneven noise with and without a prior."""
     even = {f"noise {variance:g}": noise(variance) for variance in variances}
     return even | {"uneven noise": uneven(low, high), "uneven, prior": with_prior(uneven(low, high))}
 
@@ -134,35 +129,39 @@ def _noisy(variances: Sequence[float], low: float, high: float) -> dict[str, Cor
 _DIGITS = _noisy((0.3, 1, 3), 0.03, 30) | _MISSING
 
 NETWORKS = {
-    "lenet": Network(Case("LeNet (MNIST)", "lenet-lrelu", "mnist"), _DIGITS),
-    "lenet-noisy": Network(Case("LeNet, trained by AP2 with input variance 1", "lenet-noisy", "mnist"), _DIGITS),
-    "cifar": Network(
-        Case("CIFAR-10 network", "cifar-lrelu", "cifar10"),
+    "lenet": CorruptedNetwork(NoisyNetwork("LeNet (MNIST)", "lenet-lrelu", "mnist"), _DIGITS),
+    "lenet-noisy": CorruptedNetwork(
+        NoisyNetwork("LeNet, trained by AP2 with input variance 1", "lenet-noisy", "mnist"), _DIGITS
+    ),
+    "cifar": CorruptedNetwork(
+        NoisyNetwork("CIFAR-10 network", "cifar-lrelu", "cifar10"),
         _noisy((0.01, 0.1, 0.3), 0.001, 1) | _MISSING,
     ),
 }
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much is measured."""
+class NoisyInputsEffort:
+    """How much to measure."""
 
     test: dict[str, int]  # images by network
-    brief: frozenset[str] = frozenset()  # networks that are tried on the corruptions of the figure alone
-    fitted: int = 64  # images that a calibration is fitted to
-    samples: int = 300  # draws that it is fitted to
-    typical: int = 5000  # training images that tell the moments of each pixel
+    brief: frozenset[str] = frozenset()  # networks to try only on the corruptions of the figure
+    fitted: int = 64  # images to fit a calibration to
+    samples: int = 300  # draws to fit it to
+    typical: int = 5000  # training images for the moments of each pixel
 
 
-FULL = Effort({"lenet": 10_000, "lenet-noisy": 10_000, "cifar": 2000})
-ON_CPU = Effort({"lenet": 2000, "lenet-noisy": 2000, "cifar": 32}, frozenset({"cifar"}), fitted=32, samples=100)
-QUICK = Effort({"lenet": 40, "lenet-noisy": 40}, frozenset(NETWORKS), fitted=4, samples=20, typical=500)
+FULL = NoisyInputsEffort({"lenet": 10_000, "lenet-noisy": 10_000, "cifar": 2000})
+ON_CPU = NoisyInputsEffort(
+    {"lenet": 2000, "lenet-noisy": 2000, "cifar": 32}, frozenset({"cifar"}), fitted=32, samples=100
+)
+QUICK = NoisyInputsEffort({"lenet": 40, "lenet-noisy": 40}, frozenset(NETWORKS), fitted=4, samples=20, typical=500)
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Try all methods on all corruptions; `quick` takes LeNet, embedded digits and few of them."""
+    """Try all methods on all corruptions; `quick` uses LeNet, the embedded digits and few corruptions."""
     setting = Setting(options)
-    effort = QUICK if options.quick else ON_CPU if setting.device.type == "cpu" else FULL
+    effort = options.choose(QUICK, ON_CPU, FULL)
     data: dict[str, Any] = {"fitted_to": effort.fitted, "samples": effort.samples, "networks": {}}
     pictures = {}
     with progress(len(effort.test), NAME) as bar, exact_convolutions(), torch.no_grad():
@@ -172,8 +171,8 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     return Outcome(data, markdown(TITLE, data), plot(out, NAME, data, pictures))
 
 
-def measure(name: str, setting: Setting, effort: Effort) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All numbers of a network, and for the figure one image under each corruption."""
+def measure(name: str, setting: Setting, effort: NoisyInputsEffort) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Measure all numbers of a network, and return one image under each corruption for the figure."""
     network, images = NETWORKS[name], effort.test[name]
     subject = setting.subject(network.case, effort.typical, images)
     variance, mean = torch.var_mean(subject.train, 0, correction=0)
@@ -188,8 +187,10 @@ def measure(name: str, setting: Setting, effort: Effort) -> tuple[dict[str, Any]
     return {**about, "clean": clean, "corruptions": found}, pictures
 
 
-def _measure(subject: Subject, corrupt: Corruption, typical: Normal, effort: Effort) -> tuple[dict[str, Any], Normal]:
-    """The figures of each method, and what was known of the images."""
+def _measure(
+    subject: LoadedNetwork, corrupt: Corruption, typical: Normal, effort: NoisyInputsEffort
+) -> tuple[dict[str, Any], Normal]:
+    """Return the scores of each method, and what was known of the images."""
     generator = torch.Generator(subject.test.device).manual_seed(0)
     known = corrupt(subject.test, typical, generator)
     fitted = corrupt(subject.train[: effort.fitted], typical, generator)
@@ -211,7 +212,7 @@ def _measure(subject: Subject, corrupt: Corruption, typical: Normal, effort: Eff
 def posteriors(
     model: nn.Module, known: Normal, calibration: Calibration, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """The logarithm of the class posterior by each method."""
+    """Return the logarithm of the class posterior by each method."""
     parts = [
         _posteriors(model, Normal.of(loc, variance), calibration, generator)
         for loc, variance in zip(known.loc.split(_AT_ONCE), known.variance.split(_AT_ONCE), strict=True)
@@ -235,8 +236,8 @@ def _losses(log_q: Tensor, labels: Tensor) -> Tensor:
     return -log_q.gather(-1, labels[:, None])[:, 0].double()
 
 
-def _picture(subject: Subject, known: Normal, hide: bool) -> Any:
-    """The first image as an array of (height, width, channels) in [0, 1], with NaN for what is unknown, if hidden."""
+def _picture(subject: LoadedNetwork, known: Normal, hide: bool) -> Any:
+    """Return the first image as an array (height, width, channels) in [0, 1]; `hide` makes unknown pixels NaN."""
     image = (known.loc[0] * subject.std[:, None, None] + subject.mean[:, None, None]).clamp(0, 1)
     if hide:
         image = image.masked_fill((known.variance[0] > 0).any(0), float("nan"))

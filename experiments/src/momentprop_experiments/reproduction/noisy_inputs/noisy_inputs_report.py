@@ -1,4 +1,4 @@
-"""Images with noisy and missing pixels, in words and as a figure."""
+"""The report and figure on images with noisy and missing pixels."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -25,13 +25,13 @@ _NOTES = (
     "and the moments of that pixel over training images leave of it. A gain over AP1 is bold if it exceeds two "
     "standard errors."
 )
-_GAP = "#e8a0a0"  # a light red for missing pixels, which no digit has
+_GAP = "#e8a0a0"  # missing pixels are light red, a colour that no digit has
 _FIFTH = 15  # the position of the share 0.8 in `KEPT`
 assert KEPT[_FIFTH] == 0.8
 
 
 def markdown(title: str, data: dict[str, Any]) -> str:
-    """The whole text."""
+    """Return the whole report in Markdown."""
     fitted = f"Calibrations are fitted to {data['fitted_to']} training images and {data['samples']} draws."
     parts = [f"# {title}", f"{_NOTES} {fitted}"]
     for network in data["networks"].values():
@@ -66,7 +66,7 @@ def _accuracy(each: dict[str, Any]) -> str:
 
 
 def discussion(network: dict[str, Any]) -> str:
-    """What the numbers say: how often a method is surely better or worse than another."""
+    """Say how often a method is clearly better or worse than another."""
     cases = list(network["corruptions"].values())
 
     def count(holds: Callable[[dict[str, Any]], bool]) -> int:
@@ -94,7 +94,7 @@ _DRAWS = tuple(f"Monte Carlo, {draws}" for draws in (8, 32, 128))
 
 
 def _gains(corruptions: dict[str, Any]) -> str:
-    """How much better the likelihood is than that of AP1, on the same images."""
+    """Return the table of the gains in likelihood over AP1, on the same images."""
     methods = ("AP2", "calibrated AP2", *_DRAWS)
     rows = [[corruption, *(_gain(found[method]) for method in methods)] for corruption, found in corruptions.items()]
     return table(("NLL of AP1, less that of", *methods), rows)
@@ -106,17 +106,17 @@ def _gain(each: dict[str, Any]) -> str:
 
 
 def _sureness(each: dict[str, Any]) -> float:
-    """The gain in likelihood over AP1 in standard errors."""
+    """Return the gain in likelihood over AP1, in standard errors."""
     return float(each["nll_gain"] / each["nll_gain_error"])
 
 
 def _least(each: dict[str, Any]) -> float:
-    """What an accuracy has to exceed to be surely higher."""
+    """Return the accuracy above which another one is clearly higher."""
     return float(each["accuracy"] + 2 * each["accuracy_error"])
 
 
 def shown(corruptions: Iterable[str]) -> list[str]:
-    """Those of the figure: the strongest noise, and one of each other kind."""
+    """Return the corruptions of the figure: the strongest noise, and one of each other kind."""
     strongest = [each for each in corruptions if each.startswith("noise")][-1]
     return [strongest, "uneven noise", "missing 50 %", "missing block"]
 
@@ -130,7 +130,7 @@ _METHODS: dict[str, dict[str, Any]] = {
 
 
 def plot(out: Path, name: str, data: dict[str, Any], pictures: dict[str, Any]) -> list[Path]:
-    """Draw for each data set what a network sees, and for each network what rejection gives, and the likelihood."""
+    """Draw what a network sees for each data set, and rejection and likelihood for each network."""
     groups: dict[str, list[str]] = {}
     for network, found in data["networks"].items():
         groups.setdefault(found["data"], []).append(network)
@@ -147,7 +147,7 @@ def plot(out: Path, name: str, data: dict[str, Any], pictures: dict[str, Any]) -
 
 
 def _band(part: Any, networks: dict[str, Any], pictures: dict[str, Any]) -> Any:
-    """The images on top; below them, for each network, a row of curves and one of bars."""
+    """Draw the images on top and, for each network below, a row of curves and a row of bars."""
     chosen = shown(next(iter(networks.values()))["corruptions"])
     panels = part.subplots(1 + 2 * len(networks), len(chosen), height_ratios=(1.1, *(1.4, 1) * len(networks)))
     for axis, corruption in zip(panels[0], chosen, strict=True):
@@ -184,7 +184,7 @@ def _picture(axis: "Axes", picture: Any, title: str) -> None:
 
 
 def _gaps() -> Any:
-    """Grey, but for missing pixels."""
+    """Return a grey colour map with another colour for missing pixels."""
     import matplotlib
 
     return matplotlib.colormaps["gray"].with_extremes(bad=_GAP)

@@ -1,1 +1,1 @@
-"""Moments of single nonlinear units against the mean of their input."""
+"""The moments of single nonlinear units against the mean of their input."""

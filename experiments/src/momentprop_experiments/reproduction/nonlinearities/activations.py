@@ -1,7 +1,7 @@
-r"""Moments of five units against the mean of their input, whose variance is 1, beside many draws.
+r"""Moments of five units for inputs of variance 1 against the input mean, beside many draws.
 
-The means and deviations are those of the `Normal` rules. Draws tell whether they are right, within their own standard
-errors; the `Fitted` rules are what the paper's implementation ran.
+The means and deviations are those of the `Normal` rules. The draws check them to within their standard errors. The
+`Fitted` rules are those of the paper's implementation.
 """
 
 import math
@@ -45,15 +45,15 @@ class Propagated(NamedTuple):
     draws: int
 
     def z_scores(self) -> tuple[float, float]:
-        """How many standard errors the draws' means and variances are away, at most."""
+        """Return the largest distances from the means and variances of the draws, in standard errors."""
         mean = (self.coarse.loc - self.drawn.loc) / self.drawn.loc_error
-        # of second order, and all that is left for a fair coin, whose fourth moment is its squared variance
+        # the second-order error, and the only one of a fair coin, whose fourth moment is its squared variance
         least = math.sqrt(2) * self.coarse.variance / self.draws
         variance = (self.coarse.variance - self.drawn.variance) / torch.hypot(self.drawn.variance_error, least)
         return mean.abs().max().item(), variance.abs().max().item()
 
     def off(self) -> tuple[float, float]:
-        """How far the paper's approximation is off for means up to 3: in units of the deviation, and the deviation."""
+        """Return the paper's largest errors for means up to 3: of the mean in deviations, and of the deviation."""
         near = slice(len(self.fine.loc) // 4, 1 - len(self.fine.loc) // 4)
         mean = (self.paper.loc - self.fine.loc) / self.fine.stddev
         stddev = self.paper.stddev / self.fine.stddev - 1

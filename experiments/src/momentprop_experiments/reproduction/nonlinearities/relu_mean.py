@@ -1,6 +1,6 @@
 r"""The mean of ReLU for normal and logistic inputs of variance 1, beside ELU.
 
-ELU is shown as $\mathrm{ELU}(\mu - 1) + 1$: the paper shifts its input by 1, and disregards vertical offsets.
+ELU appears as $\mathrm{ELU}(\mu - 1) + 1$: the paper shifts its input by 1, and ignores vertical offsets.
 """
 
 import math
@@ -24,7 +24,7 @@ RANGE, STEP = 4.0, 0.01
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Compute the three curves; there is nothing to shorten for `quick`."""
+    """Compute the curves; `quick` changes nothing."""
     x = grid(RANGE, STEP)
     relu = F.relu(x)
     normal = momentprop.propagate(F.relu, x, input_variance=1.0).loc

@@ -1,1 +1,1 @@
-"""Networks that are initialized or normalized in five ways."""
+"""Five ways to initialize or normalize a network."""

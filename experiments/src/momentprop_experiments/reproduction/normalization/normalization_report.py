@@ -1,4 +1,4 @@
-"""How five ways to initialize or normalize a network train, in words and as curves."""
+"""The report and figure on five ways to initialize or normalize a network."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ _LINES: dict[str, dict[str, Any]] = {
 
 
 def markdown(title: str, data: dict[str, Any]) -> str:
-    """The whole text."""
+    """Return the whole report in Markdown."""
     parts = [
         f"# {title}",
         "Standard training (Adam, batches of 128, learning rate 0.001 · 0.96^k in epoch k). The initializations change "

@@ -1,6 +1,6 @@
 """Does it train? The CIFAR-10 network and a plain one of 20 layers, initialized or normalized in five ways.
 
-Each case is one `momentprop train` into a folder of its own. What is there already is not trained again.
+Each case is one `momentprop train` in its own folder. Finished runs are not trained again.
 """
 
 import json
@@ -23,9 +23,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "bn": {"norm": "bn"},
     "analytic": {"norm": "analytic"},
 }
-"""The ways by name, and what each sets."""
+"""The ways by name, with their settings."""
 
-_PLAIN: dict[str, Any] = {"method": "sample", "checkpoint_every": 0}  # standard training: there is nothing to draw
+_PLAIN: dict[str, Any] = {"method": "sample", "checkpoint_every": 0}  # standard training: nothing is random
 _FULL: dict[str, dict[str, Any]] = {
     "cifar": {"data": "cifar10", "activation": "lrelu", "epochs": 10},
     "plain20": {"data": "cifar10", "activation": "relu", "epochs": 10},
@@ -34,9 +34,9 @@ _QUICK: dict[str, dict[str, Any]] = {"lenet": {"data": "digits", "activation": "
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Train what is not yet trained, and compare; `quick` trains LeNet a little on the embedded digits."""
+    """Train the missing runs, and compare all; `quick` trains LeNet briefly on the embedded digits."""
     wanted = cases(options)
-    folder = options.runs / (f"{NAME}-quick" if options.quick else NAME)
+    folder = options.runs_of(NAME)
     complete_all(wanted, folder, options)
     networks = _QUICK if options.quick else _FULL
     data = {
@@ -49,7 +49,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
 
 
 def cases(options: Options) -> dict[str, Config]:
-    """The runs by the names of their folders."""
+    """Return the runs by the names of their folders."""
     networks = _QUICK if options.quick else _FULL
     return {
         f"{network}-{way}": Config(network=network, device=options.device, **_PLAIN, **settings, **choice)
@@ -59,7 +59,7 @@ def cases(options: Options) -> dict[str, Config]:
 
 
 def _read(place: Path) -> dict[str, Any]:
-    """What a run has given."""
+    """Read the results of a run."""
     found = json.loads((place / "result.json").read_text())
     kept = ("train_loss", "train_accuracy", "validation_loss", "validation_accuracy")
     return {

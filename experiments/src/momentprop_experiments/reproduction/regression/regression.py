@@ -1,8 +1,8 @@
 r"""Regression with noisy inputs: likelihood and coverage of AP2, calibrated AP2 and Monte Carlo dropout.
 
 A network with two outputs, a mean and a variance of the target, is trained on clean inputs, with dropout. Then its
-test inputs get noise of a known variance, and a method is asked for a normal distribution of the target: its variance
-is that of the mean under input noise and dropout, plus the mean of the variance that the network predicts.
+test inputs get noise of a known variance, and a method predicts a normal distribution of the target. Its variance is
+the variance of the mean under input noise and dropout, plus the mean of the variance that the network predicts.
 """
 
 import dataclasses
@@ -20,40 +20,40 @@ from momentprop import Normal
 from momentprop.sampling import progress
 from momentprop.training import Regression, Settings, fit, gaussian_nll
 from momentprop_experiments.options import DEFAULTS, Options
-from momentprop_experiments.reproduction.outcome import Outcome
-from momentprop_experiments.reproduction.regression.regression_data import DATA, Table
+from momentprop_experiments.reproduction.outcome import Outcome, rounded
+from momentprop_experiments.reproduction.regression.regression_data import DATA, RegressionData
 from momentprop_experiments.reproduction.regression.regression_report import markdown, plot
 
 NAME = "regression"
 TITLE = "Regression with noisy inputs: AP2 and Monte Carlo dropout (table, curves)"
 
 LEVELS = (0.5, 0.9, 0.99)
-"""Of the intervals that should hold the target."""
+"""The levels of the intervals for the target."""
 
 TRAINED_BY = {"ap2": "AP2 (analytic dropout)", "sample": "sampled dropout"}
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much is trained and measured."""
+class RegressionEffort:
+    """How much to train and measure."""
 
     data: Sequence[str]
     epochs: int
     seeds: int
     variances: Sequence[float]  # of the noise on standardized inputs
-    counts: Sequence[int]  # draws of Monte Carlo
-    samples: int  # that a calibration is fitted to
-    inputs: int  # the same
+    counts: Sequence[int]  # Monte Carlo draws
+    samples: int  # draws to fit a calibration to
+    inputs: int  # inputs to fit it to
     hidden: int = 50
     dropout: float = 0.1
 
 
-FULL = Effort(("diabetes", "generated"), 60, 5, (0.0, 0.1, 0.3, 1.0), (8, 32, 128), 300, 64)
-QUICK = Effort(("generated",), 8, 1, (0.0, 0.3), (8, 32, 128), 50, 16)
+FULL = RegressionEffort(("diabetes", "generated"), 60, 5, (0.0, 0.1, 0.3, 1.0), (8, 32, 128), 300, 64)
+QUICK = RegressionEffort(("generated",), 8, 1, (0.0, 0.3), (8, 32, 128), 50, 16)
 
 
 class MeanAndVariance(nn.Module):
-    """Two hidden layers with dropout, and two outputs: the mean of a target, and its variance."""
+    """Two hidden layers with dropout, and two outputs: the mean and the variance of a target."""
 
     def __init__(self, inputs: int, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -65,13 +65,13 @@ class MeanAndVariance(nn.Module):
         self.variance = nn.Sequential(nn.Linear(hidden, 1), nn.Softplus())
 
     def forward(self, x: Any) -> Any:
-        """The mean and the variance."""
+        """Return the mean and the variance."""
         features = self.trunk(x)
         return self.mean(features), self.variance(features)
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Train and measure; `quick` takes the generated data only, and a single seed."""
+    """Train and measure; `quick` takes the generated data and one seed."""
     effort = QUICK if options.quick else FULL
     measured = []
     with progress(len(effort.data) * effort.seeds * len(TRAINED_BY), NAME) as bar:
@@ -83,10 +83,10 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
 
 
 Figures = dict[tuple[str, ...], float]
-"""Figures by data set, training, noise, method and name."""
+"""Metrics by data set, training, noise, method and name."""
 
 
-def _measured(effort: Effort) -> Iterator[Figures]:
+def _measured(effort: RegressionEffort) -> Iterator[Figures]:
     for name in effort.data:
         for seed in range(effort.seeds):
             table = DATA[name](seed)
@@ -99,8 +99,8 @@ def _measured(effort: Effort) -> Iterator[Figures]:
                 }
 
 
-def trained(table: Table, effort: Effort, method: str, seed: int) -> nn.Module:
-    """A network trained on the clean training inputs."""
+def trained(table: RegressionData, effort: RegressionEffort, method: str, seed: int) -> nn.Module:
+    """Train a network on the clean training inputs."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = MeanAndVariance(table.train[0].shape[1], effort.hidden, effort.dropout)
@@ -111,7 +111,7 @@ def trained(table: Table, effort: Effort, method: str, seed: int) -> nn.Module:
 
 @torch.no_grad()
 def _figures(
-    model: nn.Module, table: Table, effort: Effort, variance: float, seed: int
+    model: nn.Module, table: RegressionData, effort: RegressionEffort, variance: float, seed: int
 ) -> dict[tuple[str, str], float]:
     generator = torch.Generator().manual_seed(1000 + seed)
     inputs, targets = table.test
@@ -138,7 +138,7 @@ def _noisy(inputs: Tensor, variance: float, generator: torch.Generator | None = 
 
 
 def _draws(model: nn.Module, inputs: Tensor, variance: float, count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Means and variances of draws of the input and of dropout, of shape (draws, n, 1)."""
+    """Return means and variances for draws of the input and of dropout, of shape (draws, n, 1)."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         repeated = inputs.expand(count, *inputs.shape)
@@ -149,7 +149,7 @@ def _draws(model: nn.Module, inputs: Tensor, variance: float, count: int, seed: 
 
 
 def _total(mean: Any, variance: Any) -> Normal:
-    """The distribution of the target: variances add up."""
+    """Return the distribution of the target, whose variances add up."""
     of_mean = getattr(mean, "variance", 0.0)
     return Normal(getattr(mean, "loc", mean), of_mean + getattr(variance, "loc", variance))
 
@@ -160,13 +160,13 @@ def _of_draws(means: Tensor, variances: Tensor) -> Normal:
 
 
 def _mixture_nll(means: Tensor, variances: Tensor, targets: Tensor) -> float:
-    """Of the mixture of the normal distributions that the draws predict."""
+    """Return the NLL of the mixture of the normal distributions that the draws predict."""
     losses = gaussian_nll(means, targets.expand_as(means), variances)
     return math.log(len(means)) - float((-losses).logsumexp(0).mean())
 
 
 def scores(told: Normal, targets: Tensor) -> dict[str, float]:
-    """The negative log-likelihood, the root of the mean squared error, and the coverage of intervals.
+    """Return negative log-likelihood, root mean square error, mean deviation, and coverage of intervals.
 
     >>> scores(Normal(torch.zeros(2, 1), 1.0), torch.tensor([[0.5], [2.0]]))["coverage_90"]
     0.5
@@ -183,7 +183,7 @@ def scores(told: Normal, targets: Tensor) -> dict[str, float]:
 
 
 def _over_seeds(measured: Sequence[Figures]) -> dict[str, Any]:
-    """Mean and standard error over the seeds, nested by data set, training, noise, method and name."""
+    """Return mean and standard error over the seeds, nested by data set, training, noise, method and name."""
     nested: dict[str, Any] = {}
     for key in dict.fromkeys(key for figures in measured for key in figures):
         known = torch.tensor([figures[key] for figures in measured if key in figures], dtype=torch.float64)
@@ -191,9 +191,5 @@ def _over_seeds(measured: Sequence[Figures]) -> dict[str, Any]:
         for word in key[:-1]:
             place = place.setdefault(word, {})
         error = float(known.std() / len(known) ** 0.5) if len(known) > 1 else None
-        place[key[-1]] = {"mean": _rounded(float(known.mean()), 4), "error": error and _rounded(error, 2)}
+        place[key[-1]] = {"mean": rounded(float(known.mean())), "error": rounded(error, 2)}
     return nested
-
-
-def _rounded(x: float, digits: int) -> float:
-    return float(f"{x:.{digits}g}")

@@ -1,4 +1,4 @@
-r"""Small data sets for regression, standardized by their training part: one measured, one generated."""
+r"""Two small data sets for regression, one measured and one generated, standardized by their training part."""
 
 import importlib
 from collections.abc import Callable
@@ -9,15 +9,15 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
-    """Inputs and targets of shape (n, 1), of which one part is for training."""
+class RegressionData:
+    """Inputs and targets of shape (n, 1), split into a training and a test part."""
 
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
 
 
-def diabetes(seed: int) -> Table:
-    """The 442 patients of Efron and others (2004), ten measurements each, as scikit-learn has them; a fifth tests."""
+def diabetes(seed: int) -> RegressionData:
+    """Load the 442 patients of Efron and others (2004), ten inputs each, from scikit-learn; a fifth is for tests."""
     try:
         datasets = importlib.import_module("sklearn.datasets")
     except ImportError as error:
@@ -29,10 +29,10 @@ def diabetes(seed: int) -> Table:
     return _split(inputs, targets[:, None], len(inputs) // 5, seed)
 
 
-def generated(seed: int) -> Table:
-    r"""1,500 points with noise that depends on the input: $y = \sin 2x_1 + x_2 x_3/2 + (0.1 + 0.4|x_1|)\,\varepsilon$.
+def generated(seed: int) -> RegressionData:
+    r"""Draw 1,500 points with input-dependent noise: $y = \sin 2x_1 + x_2 x_3/2 + (0.1 + 0.4|x_1|)\,\varepsilon$.
 
-    The inputs are standard normal, and the fourth one does not matter; a third tests.
+    The inputs are standard normal, and the target ignores the fourth; a third of the points is for tests.
 
     >>> table = generated(0)
     >>> [tuple(part[0].shape) for part in (table.train, table.test)]
@@ -45,16 +45,16 @@ def generated(seed: int) -> Table:
     return _split(inputs, targets[:, None], 500, seed)
 
 
-DATA: dict[str, Callable[[int], Table]] = {"diabetes": diabetes, "generated": generated}
+DATA: dict[str, Callable[[int], RegressionData]] = {"diabetes": diabetes, "generated": generated}
 """The data sets by name."""
 
 
-def _split(inputs: Tensor, targets: Tensor, count: int, seed: int) -> Table:
-    """Set examples aside for testing, and give every column of the others mean 0 and variance 1."""
+def _split(inputs: Tensor, targets: Tensor, count: int, seed: int) -> RegressionData:
+    """Set test examples aside, and standardize all columns by the mean and deviation of the others."""
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
     test, train = order[:count], order[count:]
     inputs, targets = (_standardized(part, train) for part in (inputs, targets))
-    return Table((inputs[train], targets[train]), (inputs[test], targets[test]))
+    return RegressionData((inputs[train], targets[train]), (inputs[test], targets[test]))
 
 
 def _standardized(columns: Tensor, train: Tensor) -> Tensor:

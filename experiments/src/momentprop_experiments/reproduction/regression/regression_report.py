@@ -1,4 +1,4 @@
-"""Regression with noisy inputs in words, tables and curves; what is said follows from the numbers."""
+"""The report and figure on regression with noisy inputs; the sentences follow from the numbers."""
 
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ _WANTED = 0.9
 
 
 def markdown(title: str, data: dict[str, Any]) -> str:
-    """The whole text."""
+    """Return the whole report in Markdown."""
     parts = [f"# {title}", _setting(data), "**What the numbers say**", "\n".join(_said(data))]
     for name, found in data["figures"].items():
         for method, levels in found.items():
@@ -47,7 +47,7 @@ def _setting(data: dict[str, Any]) -> str:
 
 
 def _said(data: dict[str, Any]) -> Iterator[str]:
-    """Who is better than whom how often and by how much, and how far off the intervals are."""
+    """Say how often and by how much one method beats another, and how far off the intervals are."""
     cases = [methods for found in data["figures"].values() for levels in found.values() for methods in levels.values()]
     better = _wins(cases, "AP2", "AP1")
     yield f"- Of {len(cases)} cases (data set, training, noise) AP2 has a lower NLL than AP1 in {better}."
@@ -66,7 +66,7 @@ def _said(data: dict[str, Any]) -> Iterator[str]:
 
 
 def _compared(cases: Sequence[dict[str, Any]], one: str, other: str) -> str:
-    """The mean difference of the NLL of two methods, and in how many cases the first has the lower one."""
+    """Say the mean difference in NLL of two methods, and in how many cases the first is lower."""
     differences = [case[one]["nll"]["mean"] - case[other]["nll"]["mean"] for case in cases]
     return f"{statistics.fmean(differences):+.3f} (lower in {_wins(cases, one, other)} of {len(cases)})"
 
@@ -131,7 +131,7 @@ def _plot(figure: "Figure", data: dict[str, Any], shown: Sequence[tuple[str, str
 
 
 def _range(shown: Iterable[dict[str, Any]]) -> tuple[float, float]:
-    """Of the NLL of all methods but AP1, which goes off the panel."""
+    """Return the range of the NLL of all methods except AP1, which leaves the panel."""
     drawn = [
         found["nll"]["mean"]
         for levels in shown

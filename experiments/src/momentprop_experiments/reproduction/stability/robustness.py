@@ -1,14 +1,14 @@
-"""Networks on trial: each is trained, and then measured under noise and under attacks by every method asked for.
+"""Train networks, and measure them under noise and under attacks by several methods.
 
-Each network is one `momentprop train` into a folder of its own, where what was measured of it is kept as well; what is
-there already is neither trained nor measured again.
+Each network is one `momentprop train` in its own folder, which also keeps the measurements. Finished networks are
+neither trained nor measured again.
 """
 
 import dataclasses
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from momentprop.calibration import Calibration
 from momentprop.data import Split
+from momentprop.errors import UserError
 from momentprop.files import write_file
 from momentprop.sampling import progress
 from momentprop.training.checkpoint import CALIBRATION
@@ -32,17 +33,18 @@ from momentprop_experiments.attacks import (
     projected_descent,
 )
 from momentprop_experiments.options import Options
+from momentprop_experiments.reproduction.outcome import rounded
 from momentprop_experiments.runs.config import Config
 from momentprop_experiments.runs.schedule import is_done
 from momentprop_experiments.runs.training_run import load_data, load_model
 
 CALIBRATED = "calibrated AP2"
-"""The method with the corrections that the training of the network has ended with."""
+"""AP2 with the corrections from the end of the network's training."""
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much is trained and measured."""
+class StabilityEffort:
+    """How much to train and measure."""
 
     data: str
     epochs: int
@@ -50,26 +52,26 @@ class Effort:
     images: int  # the first test images
     noise: Sequence[float]  # standard deviations of the noise on normalized images
     attacks: Sequence[float]  # the largest change of a normalized pixel
-    draws: int  # of which sampling takes the mean
+    draws: int  # that sampling averages
     gradient_draws: int  # the same, for a gradient
     batch_size: int = 128
     learning_rate: float = 0.001
     validation: float = 0.1
     network: str = "mlp"
-    at_once: int = 2000  # images that are measured together
+    at_once: int = 2000  # images to measure together
 
 
 @dataclass(frozen=True)
 class Trials:
-    """Kinds of one network: by name, how each is trained, and by which methods it is tried."""
+    """The variants of one network by name: how to train each, and the methods to try on it."""
 
-    effort: Effort
+    effort: StabilityEffort
     kinds: Mapping[str, Mapping[str, Any]]
     tried: Mapping[str, Sequence[str]]
     prefix: str = ""  # of the names of the folders
 
     def runs(self, device: str) -> dict[str, Config]:
-        """The training runs by the names of their folders, seed by seed."""
+        """Return the training runs by the names of their folders, seed by seed."""
         common: dict[str, Any] = {"epochs": self.effort.epochs, "device": device, "checkpoint_every": 0}
         names = ("network", "data", "batch_size", "learning_rate", "validation")
         common |= {name: getattr(self.effort, name) for name in names}
@@ -80,11 +82,11 @@ class Trials:
         }
 
     def place(self, kind: str, seed: int) -> str:
-        """The name of the folder of a run."""
+        """Return the name of the folder of a run."""
         return f"{self.prefix}{kind}-{seed}"
 
     def measure(self, folder: Path, options: Options) -> dict[str, dict[str, Any]]:
-        """What is measured of every run that is done, now or before, some of them side by side."""
+        """Measure every finished run, some side by side, or read the measurements of an earlier call."""
         jobs = [
             Job(folder / self.place(kind, seed), self.effort, self.tried[kind], options.root, options.device)
             for seed in range(self.effort.seeds)
@@ -95,14 +97,14 @@ class Trials:
         return {job.place.name: found for job, found in zip(done, _all(done, options.jobs), strict=True)}
 
     def seeds(self, measured: Mapping[str, Any]) -> int:
-        """From how many seeds, counted from 0, all kinds are measured."""
+        """Return the number of seeds, counted from 0, with all variants measured."""
         for seed in range(self.effort.seeds):
             if any(self.place(kind, seed) not in measured for kind in self.kinds):
                 return seed
         return self.effort.seeds
 
     def results(self, measured: Mapping[str, Any]) -> dict[str, Any]:
-        """The effort, the commands, and every figure at every level, of the seeds that are there."""
+        """Return the effort, the commands, and all metrics at every level, over the finished seeds."""
         seeds = self.seeds(measured)
         runs = self.runs("auto")
         return {
@@ -122,21 +124,26 @@ class Trials:
                 )
 
 
+def untrained(left: Collection[str], wanted: Collection[str]) -> UserError:
+    """Return the error for a time limit that has left too few networks trained."""
+    return UserError(f"{len(left)} of {len(wanted)} networks are not trained yet: run the same command again")
+
+
 @dataclass(frozen=True)
 class Job:
-    """The folder of a trained network, and how it is to be measured."""
+    """The folder of a trained network, and how to measure it."""
 
     place: Path
-    effort: Effort
+    effort: StabilityEffort
     tried: Sequence[str]
     root: Path | None
     device: str
 
     def __call__(self) -> dict[str, Any]:
-        """What was measured of the network, now or before."""
+        """Measure the network, or read the measurements of an earlier call."""
         file = self.place / "stability.json"
         test = json.loads((self.place / "result.json").read_text())["test"]
-        effort = dataclasses.asdict(dataclasses.replace(self.effort, seeds=1))  # there may be more of them later
+        effort = dataclasses.asdict(dataclasses.replace(self.effort, seeds=1))  # a later call may have more
         about = json.loads(json.dumps([effort, self.tried, test]))
         if file.exists():
             found: dict[str, Any] = json.loads(file.read_text())
@@ -147,7 +154,7 @@ class Job:
         return found
 
     def measure(self) -> dict[str, dict[str, Any]]:
-        """The figures of the network by each method, against noise and attacks."""
+        """Measure the network by each method, under noise and attacks."""
         device = as_device(self.device)
         model, about = load_model(self.place)
         config = Config.from_dict(about["config"])
@@ -157,9 +164,11 @@ class Job:
         with torch.random.fork_rng(), progress(len(self.tried), self.place.name) as bar:
             for method in self.tried:
                 torch.manual_seed(config.seed)
-                exact = torch.float32 if method == "sampling" else torch.float64  # else tiny gradients round to zero
+                exact = (
+                    torch.float32 if method == "sampling" else torch.float64
+                )  # float32 would round tiny gradients to zero
                 posterior = _posterior(model.to(exact), method, config, self.place)
-                found[method] = Subject(posterior, self.effort, images.to(exact), labels).measure()
+                found[method] = MethodUnderTest(posterior, self.effort, images.to(exact), labels).measure()
                 bar.update(1)
         return found
 
@@ -168,13 +177,13 @@ def _all(jobs: Sequence[Job], processes: int) -> list[dict[str, Any]]:
     if processes == 1 or len(jobs) < 2:
         return [job() for job in jobs]
     threads = max(1, (os.cpu_count() or 1) // processes)
-    context = multiprocessing.get_context("spawn")  # a fork of a process cannot use its GPU
+    context = multiprocessing.get_context("spawn")  # a forked process cannot use the GPU
     with ProcessPoolExecutor(processes, context, torch.set_num_threads, (threads,)) as pool:
         return list(pool.map(Job.__call__, jobs))
 
 
 def _posterior(model: nn.Module, method: str, config: Config, place: Path) -> Callable[[int], LogPosterior]:
-    """The class posterior of a method, as the network was trained, by a number of draws if it makes any."""
+    """Return a function from a number of draws, which only sampling uses, to the class posterior of a method."""
     if method == "AP1":
         return lambda _: by_means(model)
     noise = config.input_variance
@@ -193,19 +202,19 @@ def _first(split: Split, count: int, device: torch.device) -> tuple[Tensor, Tens
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A network by one method, and the images that it is tried on."""
+class MethodUnderTest:
+    """A network under one method, and the images to try it on."""
 
     posterior: Callable[[int], LogPosterior]
-    effort: Effort
+    effort: StabilityEffort
     images: Tensor
     labels: Tensor
 
     def measure(self) -> dict[str, Any]:
-        """The figures at every level of noise and of both attacks."""
+        """Measure the metrics at every level of noise and of both attacks."""
         noise = {
             level: torch.randn_like(self.images, dtype=torch.float32) for level in self.effort.noise
-        }  # the same by every method
+        }  # the same for every method
         told, attacked = self.posterior(self.effort.draws), self.posterior(self.effort.gradient_draws)
         sign = self._parts(lambda x, labels: gradient_sign(attacked, x, labels), self.images)
         changes: dict[str, tuple[Sequence[float], Callable[[float], Tensor]]] = {
@@ -225,13 +234,13 @@ class Subject:
         return figures(self._parts(lambda x, _: told(x), images), self.labels)
 
     def _parts(self, function: Callable[[Tensor, Tensor], Tensor], images: Tensor) -> Tensor:
-        """A function of images and labels, some images at a time."""
+        """Apply a function of images and labels to some images at a time."""
         parts = zip(images.split(self.effort.at_once), self.labels.split(self.effort.at_once), strict=True)
         return torch.cat([function(*part) for part in parts])
 
 
 def figures(log_q: Tensor, labels: Tensor) -> dict[str, float | None]:
-    r"""The accuracy, and the mean of $\log_{10}$ of the odds $\max_y q(y)/q(y^*)$ over all images and over errors."""
+    r"""Return accuracy, and mean $\log_{10}$ of the odds $\max_y q(y)/q(y^*)$ over all images and over errors."""
     odds = (log_q.amax(-1) - log_q.gather(-1, labels[:, None])[:, 0]).double() / torch.log(torch.tensor(10.0))
     wrong = log_q.argmax(-1) != labels
     of_errors = float(odds[wrong].mean()) if wrong.any() else None
@@ -239,7 +248,7 @@ def figures(log_q: Tensor, labels: Tensor) -> dict[str, float | None]:
 
 
 def _over_seeds(seeds: Sequence[Sequence[Mapping[str, float | None]]]) -> dict[str, dict[str, list[Any]]]:
-    """Every figure at every level: its mean and standard deviation over the seeds, and each of them."""
+    """Return each metric at every level: the mean and standard deviation over the seeds, and all values."""
     return {
         name: {
             part: [summary([level[name] for level in levels]) for levels in zip(*seeds, strict=True)]
@@ -255,10 +264,10 @@ def _known(numbers: Sequence[float | None]) -> Tensor:
 
 def _mean(numbers: Sequence[float | None]) -> float | None:
     known = _known(numbers)
-    return float(f"{known.mean():.4g}") if len(known) else None
+    return rounded(float(known.mean())) if len(known) else None
 
 
 def _spread(numbers: Sequence[float | None]) -> float | None:
-    """The standard deviation, of two numbers at least."""
+    """Return the standard deviation of at least two numbers, or None."""
     known = _known(numbers)
-    return float(f"{known.std():.2g}") if len(known) > 1 else None
+    return rounded(float(known.std()), 2) if len(known) > 1 else None

@@ -1,14 +1,13 @@
-"""Stability of deeper networks: whether training by AP2 scales to LeNet and the CIFAR network, and calibration too."""
+"""Stability of LeNet and the CIFAR network, which shows whether training by AP2, with calibration too, scales."""
 
 import dataclasses
 from pathlib import Path
 from typing import Any
 
-from momentprop.errors import UserError
 from momentprop.training.distributed import as_device
 from momentprop_experiments.options import DEFAULTS, Options
 from momentprop_experiments.reproduction.outcome import Outcome
-from momentprop_experiments.reproduction.stability.robustness import CALIBRATED, Effort, Trials
+from momentprop_experiments.reproduction.stability.robustness import CALIBRATED, StabilityEffort, Trials, untrained
 from momentprop_experiments.reproduction.stability.stability_deep_report import markdown, plot
 from momentprop_experiments.runs.config import Config
 from momentprop_experiments.runs.schedule import complete
@@ -17,7 +16,7 @@ NAME = "stability-deep"
 TITLE = "Stability of LeNet/MNIST and the CIFAR network, with calibration in the training (table, curves)"
 
 VARIANCE = 0.1
-"""Of the noise on the input that the networks are trained for."""
+"""The variance of the input noise that the networks are trained for."""
 
 _BERNOULLI = {"activation": "bernoulli", "family": "fitted", "input_variance": VARIANCE}
 _KINDS: dict[str, dict[str, Any]] = {
@@ -45,18 +44,20 @@ _TRIED = {
     "bernoulli-calibrated": (CALIBRATED, "AP1"),
 }
 
-_LENET = Effort(
+_LENET = StabilityEffort(
     "mnist", 10, 3, 1000, (0.0, 0.25, 0.5, 1.0, 1.5), (0.1, 0.2, 0.3, 0.4), 64, 16, network="lenet", at_once=500
 )
-_CIFAR = Effort(
+_CIFAR = StabilityEffort(
     "cifar10", 10, 2, 500, (0.0, 0.1, 0.2, 0.4, 0.7, 1.0), (0.01, 0.03, 0.1), 64, 16, network="cifar", at_once=250
 )
-_QUICK = Effort("digits", 2, 1, 200, (0.0, 1.0), (0.2,), 10, 10, batch_size=40, learning_rate=0.006, validation=0.5)
+_QUICK = StabilityEffort(
+    "digits", 2, 1, 200, (0.0, 1.0), (0.2,), 10, 10, batch_size=40, learning_rate=0.006, validation=0.5
+)
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     """Train and measure what is missing; `quick` takes a network of two layers and the embedded digits."""
-    folder = options.runs / (f"{NAME}-quick" if options.quick else NAME)
+    folder = options.runs_of(NAME)
     trials = networks(options)
     wanted = {name: config for each in trials.values() for name, config in each.runs(options.device).items()}
     left = complete(dict(sorted(wanted.items(), key=_urgency)), folder, options)
@@ -71,14 +72,12 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     }
     data["missing"] = [name for name in trials if name not in data["networks"]]
     if not data["networks"]:
-        raise UserError(
-            f"{len(left)} of {len(wanted)} networks are not trained yet: the same command goes on with them"
-        )
+        raise untrained(left, wanted)
     return Outcome(data, markdown(TITLE, data), plot(out, NAME, data))
 
 
 def networks(options: Options) -> dict[str, Trials]:
-    """The trials of each network; a processor alone measures fewer images of the large one."""
+    """Return the trials of each network; without a GPU, the large one is measured on fewer images."""
     if options.quick:
         return {"mlp": Trials(_QUICK, _KINDS, _TRIED, "mlp-")}
     on_cpu = as_device(options.device).type == "cpu"
@@ -86,13 +85,13 @@ def networks(options: Options) -> dict[str, Trials]:
     kinds = {name: {**settings, "init": "bn", "graph": True} for name, settings in _KINDS.items()}
     return {
         effort.network: Trials(effort, kinds, _TRIED, f"{effort.network}-") for effort in (_LENET, cifar)
-    }  # from the same initial point; a graph is for a GPU only
+    }  # from the same initial point; graphs need a GPU
 
 
 def _urgency(run: tuple[str, Config]) -> tuple[int, bool, bool]:
-    """First all of one seed, for a result as soon as they are done, and last what takes longest to add to it.
+    """Sort all runs of the first seed to the front, for an early result, and the other seeds of the large network last.
 
-    Those that are begun together are as many as there are processes, so that the longest of a group are its first.
+    The processes start one run each, so the longest runs of a group come first.
     """
     _, config = run
     large = config.network == "cifar"

@@ -1,4 +1,4 @@
-"""The stability of deeper networks in words, tables and curves; what is said follows from the numbers."""
+"""The report and figure on the stability of deeper networks; the sentences follow from the numbers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,7 +62,7 @@ _OTHERS = (
 
 
 def markdown(title: str, data: dict[str, Any]) -> str:
-    """The whole text."""
+    """Return the whole report in Markdown."""
     parts = [f"# {title}", _setting(data), "**In short**", _answers(data)]
     if data["missing"]:
         names = ", ".join(_NAMES[name] for name in data["missing"])
@@ -74,7 +74,7 @@ def markdown(title: str, data: dict[str, Any]) -> str:
 
 
 def _commands(networks: dict[str, Any]) -> list[str]:
-    """The commands of the first network, and in what those of the others differ."""
+    """Return the commands of the first network, and how those of the others differ."""
     first, *others = networks
     said = [
         f"Those of the {_NAMES[name]} begin with `momentprop train {name} --data {networks[name]['data']}` and have "
@@ -101,7 +101,7 @@ def _about(found: dict[str, Any]) -> str:
 
 
 def _answers(data: dict[str, Any]) -> str:
-    """Whether it scales, and what calibration in the training does, for each network in a sentence."""
+    """Say for each network whether AP2 scales, and whether calibration in the training helps."""
     return "\n".join(
         f"* {_NAMES[name]}: {_answer('AP2 is more stable than the standard network', found, _SCALES)}; "
         f"{_answer('calibration in the training helps', found, _CALIBRATION)}; "
@@ -111,7 +111,7 @@ def _answers(data: dict[str, Any]) -> str:
 
 
 def _answer(words: str, found: dict[str, Any], which: Any) -> str:
-    """How often a kind of claim holds."""
+    """Say how often the claims of one kind hold."""
     verdicts = [verdict(*difference(found, *rest)).split(",")[0] for _, *rest in which]
     counts = {each: verdicts.count(each) for each in ("yes", "no", "undecided")}
     said = ", ".join(f"{each} {count}" for each, count in counts.items() if count)
@@ -141,4 +141,4 @@ _SHOWN = {
     *(_STANDARD, _NORMALIZED, _DRAWN, _NOISE, _NOISE_CALIBRATED, _NOISE_EXPECTED),
     *(_UNITS, _UNITS_CALIBRATED, _UNITS_EXPECTED, _UNITS_DRAWN),
 }
-"""The curves in the figure: every network by the method it was trained by."""
+"""The curves in the figure: every network under the method that trained it."""

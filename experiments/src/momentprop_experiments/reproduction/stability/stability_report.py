@@ -1,4 +1,4 @@
-"""The stability of networks in words, tables and curves; what is said follows from the numbers."""
+"""The report and figure on the stability of networks; the sentences follow from the numbers."""
 
 import statistics
 from collections.abc import Collection, Sequence
@@ -26,7 +26,7 @@ NETWORKS = {
     "bernoulli-calibrated": "Bernoulli, calibrated",
     "bernoulli-drawn": "Bernoulli drawn",
 }
-"""The networks of this experiment and of the deeper ones, by what the training does with their noise."""
+"""The networks of this experiment and of the deeper ones, named by how their training treats noise."""
 
 CHANGES = {"noise": "Gaussian noise", "fgsm": "Gradient sign", "pgd": "Projected gradient descent, 10 steps"}
 LEVELS = {"noise": "noise", "fgsm": "attacks", "pgd": "attacks"}
@@ -65,7 +65,7 @@ _CLAIMS = (
 
 
 def markdown(title: str, data: dict[str, Any]) -> str:
-    """The whole text."""
+    """Return the whole report in Markdown."""
     judged = [claims(data, _CLAIMS), ON_CLAIMS]
     return "\n\n".join(
         [f"# {title}", _setting(data), "**What holds**", *judged, _on_odds(data), *tables(data), commands(data)]
@@ -73,7 +73,7 @@ def markdown(title: str, data: dict[str, Any]) -> str:
 
 
 def tables(data: dict[str, Any], odds_of: Collection[str] | None = None) -> list[str]:
-    """The accuracies of all curves, and the odds of all or of some."""
+    """Return the tables of all accuracies, and of the odds of all or some curves."""
     parts = []
     for change, name in CHANGES.items():
         parts += [f"**{name}: accuracy**", _accuracies(data, change)]
@@ -81,7 +81,7 @@ def tables(data: dict[str, Any], odds_of: Collection[str] | None = None) -> list
 
 
 def commands(data: dict[str, Any]) -> str:
-    """The command of every network."""
+    """Return the table of the commands."""
     rows = [[NETWORKS[network], f"`{command}`"] for network, command in data["commands"].items()]
     return f"**Commands** (with `--seed 0`; the others differ by it)\n\n{table(('network', 'command'), rows)}"
 
@@ -108,14 +108,14 @@ ON_LOSS = (
 
 
 def seeds(data: dict[str, Any]) -> str:
-    """How many seeds there are, and how many there are to be."""
+    """Say how many seeds are done, and how many are planned."""
     count, wanted = data["seeds"], data["wanted"]
     missing = f" (of {wanted}: the others are not trained yet, and the same command goes on with them)"
     return f"{count} seed{'s' * (count > 1)}{missing * (count < wanted)}"
 
 
 def on_draws(data: dict[str, Any]) -> str:
-    """How many draws sampling makes."""
+    """Say how many draws sampling takes."""
     return (
         f"Sampling takes the mean of {data['draws']} draws, and of {data['gradient_draws']} for a gradient, which is "
         "straight-through for the units."
@@ -123,7 +123,7 @@ def on_draws(data: dict[str, Any]) -> str:
 
 
 def claims(data: dict[str, Any], which: Sequence[tuple[str, str, str, str]]) -> str:
-    """Whether each of some claims holds: its words, the change of the images, and the better and the worse curve."""
+    """Return the table of claims; each has its words, the change of the images, and a better and a worse curve."""
     rows = []
     for words, change, better, worse in which:
         gap, error = difference(data, change, better, worse)
@@ -144,7 +144,7 @@ def _plus_minus(error: float | None) -> str:
 
 
 def difference(data: dict[str, Any], change: str, better: str, worse: str) -> tuple[float, float | None]:
-    """By how much one curve lies above another on average over the levels above zero, and the standard error."""
+    """Return the mean difference of two curves over the levels above zero, and its standard error."""
     chosen = [i for i, level in enumerate(data[LEVELS[change]]) if level > 0]
     one, other = (data["curves"][name][change]["accuracy"] for name in (better, worse))
     gaps = [
@@ -155,7 +155,7 @@ def difference(data: dict[str, Any], change: str, better: str, worse: str) -> tu
 
 
 def verdict(gap: float, error: float | None) -> str:
-    """Whether a difference is surely above zero.
+    """Say whether a difference is clearly above zero.
 
     >>> [verdict(0.1, 0.01), verdict(-0.1, 0.01), verdict(0.01, 0.01), verdict(0.1, None)]
     ['yes', 'no', 'undecided', 'yes, by one seed']
@@ -210,7 +210,7 @@ def _odds(data: dict[str, Any], chosen: Collection[str]) -> str:
 
 
 def _shown(levels: Sequence[float]) -> list[int]:
-    """A middle level and the last one."""
+    """Return the positions of a middle level and the last one."""
     return sorted({len(levels) // 2, len(levels) - 1})
 
 
@@ -249,7 +249,7 @@ def curve(axis: "Axes", data: dict[str, Any], name: str, change: str, key: str, 
 
 
 def _points(data: dict[str, Any], name: str, change: str, key: str) -> list[tuple[float, Any, Any]]:
-    """Level, mean and spread along a curve; that of an attack begins where no image is changed."""
+    """Return level, mean and spread along a curve; an attack starts with the unchanged images."""
     found = data["curves"][name]
     points = [*zip(data[LEVELS[change]], found[change][key]["mean"], found[change][key]["spread"], strict=True)]
     clean = found["noise"][key]

@@ -196,7 +196,7 @@ OPS = sorted({row.op for row in rules.table() if row.function.__module__.startsw
 OWN = {row.op for row in rules.table() if row.on is Statistics}
 MORE: dict[str, Example] = {
     "_pack_padded_sequence": Example(lambda x: _packed(x), (3, 4, 2)),
-    "_pad_packed_sequence": Example(lambda x: torch._VF._pad_packed_sequence(x, torch.tensor([2, 2]), False, 0.0, 2)),
+    "_pad_packed_sequence": Example(lambda x: nn.utils.rnn.pad_packed_sequence(_sequence(x))),
     "masked_select": Example(lambda x: x.masked_select(constant(4, 6) > 0)),
 }
 
@@ -209,6 +209,10 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+def _sequence(x: Any) -> Any:
+    return nn.utils.rnn.PackedSequence(x, torch.tensor([2, 2]))
 
 
 def _packed(x: Any) -> Any:
@@ -281,7 +285,7 @@ def test_what_acts_on_each_element_is_served(op: str) -> None:
 def test_indices_of_random_maxima_are_refused(op: str) -> None:
     function = getattr(F, op)
     x = statistics_of().each(lambda part: part.reshape([1, 4] + [1] * int(op.split("pool")[1][0])))
-    with pytest.raises(ValueError, match="asked for indices, but the index of a random maximum is random"):
+    with pytest.raises(ValueError, match="cannot return indices, which random maxima do not have"):
         function(x, 1)
 
 

@@ -83,7 +83,7 @@ def _by_accumulated_squares(call: Call, *variances: Tensor) -> Tensor:
     """Add up the variances; an element that is added to a place several times counts by the square of their number."""
     input, values, indices = call.given("input"), call.given("values"), tuple(call.given("indices"))
     places = torch.arange(input.numel(), device=input.device).reshape(input.shape)[indices]
-    if not isinstance(values, Operand) or values.shape == places.shape:
+    if not isinstance(values, Operand) or variances[-1].shape == places.shape:
         return call.on(*variances)  # type: ignore[no-any-return]
     spread = variances[-1]
     elements = torch.arange(spread.numel(), device=input.device).reshape(spread.shape).expand(places.shape)

@@ -37,15 +37,14 @@ class Factors(Value):
 
     def covariance(self) -> Tensor:
         """Return the covariance of all units, flattened."""
-        flat = self.factors.flatten(1)
-        return flat.T @ flat + torch.diag(self.variance.flatten())
+        return self.factors.flatten(1).T @ self.factors.flatten(1) + torch.diag(self.variance.flatten())
 
     def sample(self, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw a tensor of the value's shape, or `n` of them stacked along a new first dimension."""
         if n is not None:
             return torch.stack([self.sample(generator=generator) for _ in range(n)])
-        own, shared = (torch.randn(size, generator=generator) for size in (self.shape, (len(self.factors),)))
-        return self.loc + self.variance.sqrt() * own + torch.tensordot(shared, self.factors, 1)
+        own, shared = (torch.randn(s, generator=generator, dtype=self.dtype) for s in (self.shape, len(self.factors)))
+        return self.loc + self.variance.sqrt() * own + torch.einsum("k,k...->...", shared, self.factors)
 
 
 @rule(Kind.LINEAR, on=Factors)  # and what moves elements, which is a sum of one term
@@ -54,6 +53,8 @@ def linear(call: Call) -> Any:
     values, operation = call.values, call.operation
     loc = call.on(*(x.loc for x in values))
     variance = operation.squares(call, *(x.variance for x in values))
+    if operation.diagonal and len(values) == 2 and values[0] is values[1]:  # the same noise twice, as in x - x
+        variance = values[0].variance * operation.homogeneous(call).on(*(torch.ones_like(x.loc) for x in values)) ** 2
     factors = torch.func.vmap(operation.homogeneous(call).on)(*(x.factors for x in values))
     return Factors.assembled(loc, variance, factors)
 
@@ -62,23 +63,26 @@ def linear(call: Call) -> Any:
 def bilinear(call: Call) -> Any:
     r"""Take sums of products: $\mu' = \mu_x\mu_y + F_xF_y$ and $F' = F_x\mu_y + \mu_xF_y$; the rest is new noise."""
     (x, y), operation = (call.given(name) for name in call.operation.factors), call.operation
-    if len(call.values) > 2:
-        raise MissingRule(f"no Factors rule for {call.op!r} with a random summand at {where()}")
-
-    def product(a: Tensor, b: Tensor) -> Any:
-        return operation.homogeneous(call).on(a, b)
-
-    together, left, right = (torch.func.vmap(product, dims) for dims in ((0, 0), (0, None), (None, 0)))
+    if x is y and operation.itself is not None:  # a square
+        return operation.itself(x)
+    if len(call.values) > 2 or any(call.given(name) is not None for name in operation.numbers):
+        raise MissingRule(f"no Factors rule for {call.op!r} with a random summand or a scale at {where()}")
+    product = operation.homogeneous(call).on
+    left, right = (torch.func.vmap(product, dims) for dims in ((0, None), (None, 0)))
+    shared = torch.func.vmap(left, (None, 0))(x.factors, y.factors)  # shape: (K, K, ...)
+    own = product(x.variance, y.loc**2 + y.total) + product(x.loc**2 + x.total - x.variance, y.variance)
+    variance = own + (shared.square() + shared * shared.transpose(0, 1)).sum((0, 1))
     factors = left(x.factors, y.loc) + right(x.loc, y.factors)
-    variance = product(x.variance, y.loc**2) + product(x.loc**2, y.variance) + product(x.total, y.total)
-    return Factors.of(call.on(x.loc, y.loc) + together(x.factors, y.factors).sum(0), variance, factors)
+    return Factors.of(call.on(x.loc, y.loc) + torch.einsum("kk...->...", shared), variance, factors)
 
 
 @rule(Kind.ELEMENTWISE, on=Factors)
 def elementwise(call: Call) -> Any:
     r"""Take the moments of a function of each unit, $F' = sF$ with the slope $s$ of its mean, and $d'$ what is left."""
-    (x,) = call.values
-    kernel, plain, more, _ = call.operation.transform(call, ())
+    x, *others = call.values
+    if others:
+        raise MissingRule(f"no Factors rule for {call.op!r} with several random arguments at {where()}")
+    kernel, plain, more, _ = call.operation.transform(call, (Normal,))
     loc, variance = fused(kernel, plain, x.loc, x.total, *more)
     factors = slope(lambda mean: fused(kernel, plain, mean, x.total, *more)[0], x.loc) * x.factors
     return Factors.of(loc, (variance - factors.square().sum(0)).clamp(min=0.0), factors)  # for its rounding
@@ -94,7 +98,7 @@ def mixing(call: Call) -> Any:
 
     locs = tuple(x.loc for x in values)
     steps = zip(*(x.factors for x in values), strict=True)
-    factors = torch.stack([torch.func.jvp(mean, locs, step)[1] for step in steps])  # type: ignore[arg-type, misc]
+    factors = torch.stack([torch.func.jvp(mean, locs, step)[1] for step in steps])
     return Factors.of(mean(*locs), _normal(call, locs, [x.variance for x in values]).variance, factors)
 
 

@@ -45,13 +45,16 @@ class Call:
     def replaced(self, new: Mapping[str, Any]) -> "Call":
         """Return the call with other arguments for some parameters."""
         args, kwargs = list(self.args), dict(self.kwargs)
+        same = True  # whether the values are those of this call, so that nobody has to search them
         for name, argument in new.items():
+            if isinstance(argument, Operand | list | tuple) or isinstance(self.given(name), Operand | list | tuple):
+                same = False
             position = self.operation.positions.get(name, len(args))
             if name in kwargs or position >= len(args):
                 kwargs[name] = argument
             else:
                 args[position] = argument
-        return Call(self.operation, args, kwargs)
+        return Call(self.operation, args, kwargs, self.values if same else None)
 
     def on(self, *tensors: Any) -> Any:
         """Apply torch's own function to tensors in the places of the values, in their order."""

@@ -28,6 +28,7 @@ from torch import Tensor
 from momentprop.dispatch.call import Call
 from momentprop.dispatch.operand import MissingRule, Operand
 from momentprop.dispatch.place import where
+from momentprop.dispatch.places import put_back
 
 
 class Kind(enum.Enum):
@@ -92,7 +93,7 @@ class Operation:
         """Return the dimensions that a call acts along, counted from the first, or None if the table cannot tell."""
         if self.along is None:
             return None
-        ndim = call.values[0].ndim
+        ndim = (call.values or call.args)[0].ndim  # noise may be asked about a plain tensor
         dim = call.given(self.along, call.kwargs.get("axis", self.default))
         if isinstance(dim, int):
             return [dim % max(ndim, 1)]
@@ -105,8 +106,9 @@ class Linear(Operation):
     r"""$y = Wx + b$, jointly in all values among the arguments.
 
     `summands` are the parameters that add a constant where they are plain, as the bias of a layer does. The action on
-    squares is by default the operation itself, for weights of zero and one. The transpose is by default torch's
-    derivative, for operations whose derivative is made of ordinary forward operations.
+    squares is by default the operation itself, for weights of zero and one. The transpose of a move adds up where the
+    elements came from; that of a sum is by default torch's derivative, for operations whose derivative is made of
+    ordinary forward operations.
     """
 
     summands: Sequence[str] = ()
@@ -136,7 +138,7 @@ class Linear(Operation):
     def squares(self, call: Call, *variances: Tensor) -> Any:
         r"""Return $(W \circ W)\,v$, the variance of the result for independent elements of variance $v$."""
         call = self.homogeneous(call)
-        if self.by_squares is not None:
+        if self.by_squares is not None and self.kind_of(call) is not Kind.MOVES:
             return self.by_squares(call, *variances)
         numbers = {}
         for name in self.numbers:
@@ -150,6 +152,8 @@ class Linear(Operation):
         if self.by_transpose is not None:
             found = self.by_transpose(call, gradient)
             return found if isinstance(found, tuple) else (found,)
+        if self.kind_of(call) is Kind.MOVES:
+            return put_back(call, gradient)
         zeros = [torch.zeros_like(value.loc) for value in call.values]
         pull: Any = torch.func.vjp(call.on, *zeros)[1]
         return pull(gradient)  # type: ignore[no-any-return]
@@ -171,6 +175,14 @@ class Bilinear(Linear):
         first, second = self.factors
         both = isinstance(call.given(first), Operand) and isinstance(call.given(second), Operand)
         return Kind.BILINEAR if both else Kind.LINEAR
+
+    def homogeneous(self, call: Call) -> Call:
+        """Return the call without its constants, which include the product if only a summand is random."""
+        call = super().homogeneous(call)
+        first, second = self.factors
+        if isinstance(call.given(first), Operand) or isinstance(call.given(second), Operand):
+            return call
+        return call.replaced({first: _zero(call.given(first))})
 
     def squares(self, call: Call, *variances: Tensor) -> Any:
         r"""Return $(W \circ W)\,v$, where the weights are the plain factor."""

@@ -1,6 +1,5 @@
 """Every elementwise rule on `Normal` holds the error that its docstring states."""
 
-import inspect
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import momentprop.rules
-from momentprop import Normal
+from momentprop import Kind, Normal
 from tests import oracle
 from tests.cases import CASES, Case
 from tests.grids import Cells, cells_of, counted, error_of_the_oracle, errors, result
@@ -36,14 +35,15 @@ def _hold(case: Case, grid: str, dtype: torch.dtype, cells: Cells, counted: np.n
 # The table and the oracle
 
 
-def test_every_elementwise_rule_for_an_operation_of_torch_has_a_case():
+def test_every_elementwise_operation_of_torch_has_a_case():
     elementwise = {
         row.op
         for row in momentprop.rules.table()
-        if row.on is Normal and ".through(" in inspect.getsource(row.function)
+        if row.on is Normal and row.kind is Kind.ELEMENTWISE
         if any(hasattr(room, row.op) for room in (torch, F, torch.special))
     }
-    assert elementwise - {case.op for case in CASES} == set()
+    of_positive = {"log", "log10", "log1p", "log2", "reciprocal", "rsqrt", "sqrt"}  # see `test_power.py`
+    assert elementwise - {case.op for case in CASES} == of_positive
 
 
 def test_every_case_has_golden_cells():

@@ -1,6 +1,8 @@
 """Statistics of a data set: one pixel through layers, against data that it describes."""
 
-from collections.abc import Callable
+import contextlib
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -8,10 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from momentprop import MissingRule, Normal, Statistics, rules
+from momentprop import Kind, MissingRule, Normal, Statistics, rules
+from momentprop.dispatch.rule_table import operation_named
 from momentprop.nn import GaussianNoise, LogisticBernoulli
 from momentprop.rules.statistics.mixing import channels_of
-from tests.cases import CASES
+from momentprop.torch_compat import pytrees as pytree
+from momentprop.values import Value
+from tests.examples import Example, constant, example
 from tests.rules.statistics.data import MEAN, VARIANCE, data_of, statistics_of
 
 
@@ -152,6 +157,23 @@ def test_what_one_pixel_cannot_tell_is_refused_with_the_path(module: nn.Module, 
         nn.Sequential(module)(x)
 
 
+REFUSED = """
+    _pack_padded_sequence _pad_packed_sequence adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
+    addbmm addmv addr as_strided baddbmm bilinear binary_cross_entropy binary_cross_entropy_with_logits
+    block_diag bmm class_posterior cosine_embedding_loss cosine_similarity cross_entropy cumsum diag
+    diag_embed diagflat diagonal diagonal_scatter dot einsum embedding embedding_bag fold gaussian_nll_loss
+    grid_sample gru gru_cell hinge_embedding_loss huber_loss index_add index_copy index_fill index_put inner
+    kl_div l1_loss linalg_multi_dot linalg_norm linalg_vector_norm linear_cross_entropy linear_posterior
+    lp_pool1d lp_pool2d lp_pool3d lstm lstm_cell margin_ranking_loss masked_scatter masked_select
+    max_unpool1d max_unpool2d max_unpool3d mse_loss multi_head_attention_forward multi_margin_loss
+    multilabel_margin_loss multilabel_soft_margin_loss mv norm outer pairwise_distance pixel_unshuffle
+    poisson_nll_loss rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell rot90 scaled_dot_product_attention
+    scatter scatter_add select_scatter setitem slice_scatter smooth_l1_loss soft_margin_loss std std_mean
+    take take_along_dim tensordot tril triplet_margin_loss triplet_margin_with_distance_loss triu unfold var
+    var_mean vdot
+""".split()
+"""Operations that relate positions or examples, of which one pixel tells nothing."""
+
 SERVED = """
     add add_noise addcdiv addcmul alias alpha_dropout bfloat16 binary_step broadcast_tensors broadcast_to
     channel_shuffle chunk clone column_stack contiguous copy cpu cuda detach div double dropout dropout1d dropout2d
@@ -167,16 +189,104 @@ SERVED = """
 """.split()
 """Operations whose rule for `Normal` is right for one pixel; those with indices refuse it themselves."""
 
+NOT_RUN = {"alias", "cuda", "requires_grad_", "_nested_tensor_from_mask_left_aligned"}
+"""Operations that torch has no public function for, that need a GPU, or whose answer is not a value."""
 
-def test_every_operation_was_looked_at() -> None:
-    of_normal = {
-        row.op for row in rules.table() if row.on is Normal and row.function.__module__.startswith("momentprop")
-    }
-    own = {row.op for row in rules.table() if row.on is Statistics}
-    elementwise = {case.op for case in CASES}
-    assert not Statistics.refused & own
-    assert Statistics.refused <= of_normal
-    assert of_normal == Statistics.refused | own | set(SERVED) | elementwise
+OPS = sorted({row.op for row in rules.table() if row.function.__module__.startswith("momentprop")})
+OWN = {row.op for row in rules.table() if row.on is Statistics}
+MORE: dict[str, Example] = {
+    "_pack_padded_sequence": Example(lambda x: _packed(x), (3, 4, 2)),
+    "_pad_packed_sequence": Example(lambda x: nn.utils.rnn.pad_packed_sequence(_sequence(x))),
+    "masked_select": Example(lambda x: x.masked_select(constant(4, 6) > 0)),
+}
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _sequence(x: Any) -> Any:
+    return nn.utils.rnn.PackedSequence(x, torch.tensor([2, 2]))
+
+
+def _packed(x: Any) -> Any:
+    return nn.utils.rnn.pack_padded_sequence(x, torch.tensor([4, 2, 1]), batch_first=True)
+
+
+def _example(op: str) -> Example:
+    found = example(op, Statistics) or MORE.get(op)
+    assert found is not None, f"{op!r} has no example"
+    return found
+
+
+def _run(op: str, on: type[Value]) -> list[Any]:
+    """What the example of an operation gives for a type of value, as a list."""
+    torch.manual_seed(0)  # for those like `rand_like`
+    with default_dtype(torch.float64):
+        return pytree.tree_leaves(_example(op).call(_example(op).value(on)), is_leaf=lambda x: isinstance(x, Value))
+
+
+def _tried(op: str) -> tuple[list[Any], str | None]:
+    try:
+        return _run(op, Statistics), None
+    except MissingRule as error:
+        return [], str(error)
+
+
+def _served_as_normal(op: str) -> bool:
+    """Whether the statistics pass, in which case the result is that of `Normal`, or are refused by name."""
+    found, error = _tried(op)
+    if error is not None:
+        assert re.search(rf"no Statistics rule for {op!r} .*at top level", error)
+        return False
+    if op not in OWN:
+        for mine, normal in zip(found, _run(op, Normal), strict=True):
+            assert type(mine) is (Statistics if isinstance(normal, Normal) else type(normal))
+            parts = normal.components if isinstance(normal, Value) else ()
+            for part in parts:  # the kernels for one pixel are those of `Normal` to 1e-6
+                torch.testing.assert_close(getattr(mine, part), getattr(normal, part), rtol=1e-6, atol=1e-6)
+            if not parts:
+                assert torch.equal(mine, normal)
+    return True
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op not in NOT_RUN and not op.endswith("with_indices")])
+def test_every_operation_is_served_or_refused(op: str) -> None:
+    _served_as_normal(op)
+
+
+def test_no_operation_is_left_out() -> None:
+    """What the table gained since the lists were written is served, of its own or as `Normal`, or a loss."""
+    of_normal = {row.op for row in rules.table() if issubclass(Normal, row.on) and row.op in OPS}
+    known = {op for op in of_normal if operation_named(op).kind is not Kind.ELEMENTWISE}
+    rest = known - set(REFUSED) - set(SERVED) - OWN - NOT_RUN
+    assert set(REFUSED) | set(SERVED) <= set(OPS)
+    assert all(_served_as_normal(op) for op in rest if operation_named(op).kind is not Kind.LOSS)
+
+
+@pytest.mark.parametrize("op", REFUSED)
+def test_what_relates_positions_is_refused(op: str) -> None:
+    with pytest.raises(MissingRule, match=f"no Statistics rule for {op!r} at .*relates positions or examples"):
+        _run(op, Statistics)
+
+
+@pytest.mark.parametrize("op", [op for op in SERVED if op not in NOT_RUN and not op.endswith("with_indices")])
+def test_what_acts_on_each_element_is_served(op: str) -> None:
+    assert _served_as_normal(op)
+
+
+@pytest.mark.parametrize("op", [op for op in SERVED if op.endswith("with_indices")])
+def test_indices_of_random_maxima_are_refused(op: str) -> None:
+    function = getattr(F, op)
+    x = statistics_of().each(lambda part: part.reshape([1, 4] + [1] * int(op.split("pool")[1][0])))
+    with pytest.raises(ValueError, match="cannot return indices, which random maxima do not have"):
+        function(x, 1)
 
 
 def test_gradients_flow_through_the_pass() -> None:

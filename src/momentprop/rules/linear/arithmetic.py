@@ -37,7 +37,7 @@ def sub(call: Call, *variances: Tensor) -> Tensor:
 
 def _sum_of_squares(call: Call, variances: tuple[Tensor, ...]) -> Tensor:
     args, kwargs = call.filled(variances)
-    return torch.add(*args, alpha=kwargs.get("alpha", 1) ** 2)
+    return torch.add(*args, **{**kwargs, "alpha": kwargs.get("alpha", 1) ** 2})
 
 
 @linear("neg", on=Normal, pointwise=torch.neg, diagonal=True)

@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.dispatch import Call, Kind, rule
+from momentprop.dispatch import Call, Kind, MissingRule, Operand, rule
+from momentprop.dispatch import where as place
 from momentprop.dispatch.registry import linear, transpose
 from momentprop.rules.independent import by_kind
 from momentprop.values import Normal
@@ -13,6 +14,8 @@ _PARAMETERS = "input running_mean running_var weight bias training momentum eps"
 
 
 def _by_mode(call: Call) -> Kind:
+    if len(call.values) > 1 or not isinstance(call.given("input"), Operand):
+        raise MissingRule(f"no rule for 'batch_norm' with a random weight, bias or statistic at {place()}")
     fixed = not call.given("training", False) and call.given("running_mean") is not None
     return Kind.LINEAR if fixed and call.given("running_var") is not None else Kind.MIXING
 

@@ -22,8 +22,20 @@ def _by_factors(call: Call) -> Kind:
     return Kind.LINEAR if sum(isinstance(factor, Operand) for factor in factors) < 2 else Kind.MIXING
 
 
+def _homogeneous(call: Call) -> Call:
+    """Without the bias, or without the form, if only the bias is random."""
+    if isinstance(call.given("bias"), Operand):
+        factors = [call.given(name) for name in ("input1", "input2", "weight")]
+        return (
+            call
+            if any(isinstance(factor, Operand) for factor in factors)
+            else call.replaced({"input1": torch.zeros_like(factors[0])})
+        )
+    return call.replaced({"bias": None})
+
+
 linear(
-    "bilinear", on=Normal, parameters="input1 input2 weight bias", summands=("bias",), decide=_by_factors,
+    "bilinear", on=Normal, parameters="input1 input2 weight bias", decide=_by_factors, homogeneous=_homogeneous,
     by_squares=squares_by_rule,
 )  # fmt: skip
 

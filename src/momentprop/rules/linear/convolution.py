@@ -1,8 +1,8 @@
 r"""Convolutions, each of which is the transpose of a transposed one."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -22,36 +22,49 @@ def _register(dims: int) -> None:
     forward, backward = getattr(F, f"conv{dims}d"), getattr(F, f"conv_transpose{dims}d")
 
     @transpose(f"conv{dims}d")
-    def conv_transposed(call: Call, gradient: Tensor) -> Any:
-        """Give every input element what the outputs that it enters are worth, by a transposed convolution."""
-        weight = call.given("weight")
-        if isinstance(weight, Operand):
-            return _by_derivative(call, gradient)
-        input = call.given("input")
-        stride, dilation = (per_dim(call.given(name, 1), dims) for name in ("stride", "dilation"))
+    def conv_transposed(call: Call, gradient: Tensor) -> tuple[Tensor, ...]:
+        """Give every element what the outputs it enters are worth, by a transposed convolution or a correlation."""
+        input, weight = call.given("input"), call.given("weight")
+        stride, dilation, groups = _steps(call, dims)
         begin = _padding(call, weight, dilation, dims)
-        sizes = input.shape[-dims:]
-        reach = [(k - 1) * d + 1 for k, d in zip(weight.shape[2:], dilation, strict=True)]
-        whole = [(o - 1) * s + r for o, s, r in zip(gradient.shape[-dims:], stride, reach, strict=True)]
-        spread = backward(gradient, weight, None, stride, 0, 0, call.given("groups", 1), dilation)
-        # cut the padding off, and add the elements that no window reached
-        borders: list[int] = []
-        for size, total, first in reversed(list(zip(sizes, whole, begin, strict=True))):
-            borders += [-first, size + first - total]
-        return F.pad(spread, borders)
+
+        def to_input() -> Tensor:
+            spread = backward(gradient, weight, None, stride, 0, 0, groups, dilation)
+            return _fitted(spread, begin, input.shape[-dims:])
+
+        def to_weight() -> Tensor:
+            reach = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in
+                     zip(gradient.shape[-dims:], stride, weight.shape[2:], dilation, strict=True)]  # fmt: skip
+            seen = _fitted(input, [-first for first in begin], reach)
+            return _correlated(seen, gradient, forward, dims, stride, dilation, groups)
+
+        return _to_values(call, gradient, dims, to_input, to_weight)
 
     @transpose(f"conv_transpose{dims}d")
-    def conv_transpose_transposed(call: Call, gradient: Tensor) -> Any:
-        """Give every input element what the outputs that it enters are worth, by a convolution."""
-        weight = call.given("weight")
-        if isinstance(weight, Operand):
-            return _by_derivative(call, gradient)
-        names = (("stride", 1), ("padding", 0), ("dilation", 1))
-        stride, padding, dilation = (per_dim(call.given(name, default), dims) for name, default in names)
-        return forward(gradient, weight, None, stride, padding, dilation, call.given("groups", 1))
+    def conv_transpose_transposed(call: Call, gradient: Tensor) -> tuple[Tensor, ...]:
+        """Give every element what the outputs that it enters are worth, by a convolution or a correlation."""
+        input, weight = call.given("input"), call.given("weight")
+        stride, dilation, groups = _steps(call, dims)
+        padding = per_dim(call.given("padding", 0), dims)
+
+        def to_input() -> Tensor:
+            return forward(gradient, weight, None, stride, padding, dilation, groups)  # type: ignore[no-any-return]
+
+        def to_weight() -> Tensor:
+            reach = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in
+                     zip(input.shape[-dims:], stride, weight.shape[2:], dilation, strict=True)]  # fmt: skip
+            seen = _fitted(gradient, [-first for first in padding], reach)
+            return _correlated(seen, input, forward, dims, stride, dilation, groups)
+
+        return _to_values(call, gradient, dims, to_input, to_weight)
 
 
-def _padding(call: Call, weight: Tensor, dilation: list[int], dims: int) -> list[int]:
+def _steps(call: Call, dims: int) -> tuple[list[int], list[int], int]:
+    stride, dilation = (per_dim(call.given(name, 1), dims) for name in ("stride", "dilation"))
+    return stride, dilation, call.given("groups", 1)
+
+
+def _padding(call: Call, weight: Any, dilation: list[int], dims: int) -> list[int]:
     """Return how many elements a convolution adds at the beginning of each dimension."""
     padding = call.given("padding", 0)
     if padding == "same":
@@ -59,10 +72,40 @@ def _padding(call: Call, weight: Tensor, dilation: list[int], dims: int) -> list
     return per_dim(0 if padding == "valid" else padding, dims)
 
 
-def _by_derivative(call: Call, gradient: Tensor) -> Any:
-    """Apply torch's derivative, for a random kernel."""
-    pull: Any = torch.func.vjp(call.on, *(torch.zeros_like(value.loc) for value in call.values))[1]
-    return pull(gradient)
+def _fitted(x: Tensor, begin: list[int], sizes: Sequence[int]) -> Tensor:
+    """Cut elements off at the beginning of each of the last dimensions, and bring it to a size; what is new is zero."""
+    borders: list[int] = []
+    for have, first, size in reversed(list(zip(x.shape[-len(begin) :], begin, sizes, strict=True))):
+        borders += [-first, size + first - have]
+    return F.pad(x, borders)
+
+
+def _correlated(
+    seen: Tensor, by: Tensor, forward: Any, dims: int, stride: list[int], dilation: list[int], groups: int
+) -> Tensor:
+    """Return what each tap of a kernel is worth: sums over examples and positions, those of a group by themselves.
+
+    Examples take the part of channels: `seen` (N, G I, ...) becomes (I, G N, ...), and `by` (N, G O, ...) a kernel
+    (G O, N, ...). The result has the shape (G O, I, ...) of a kernel.
+    """
+    if seen.ndim == dims + 1:  # without a batch
+        seen, by = seen[None], by[None]
+    seen = seen.unflatten(1, (groups, -1)).permute(2, 1, 0, *range(3, dims + 3)).flatten(1, 2)
+    by = by.transpose(0, 1)
+    return forward(seen, by, None, dilation, 0, stride, groups).transpose(0, 1)  # type: ignore[no-any-return]
+
+
+def _to_values(
+    call: Call, gradient: Tensor, dims: int, to_input: Callable[[], Tensor], to_weight: Callable[[], Tensor]
+) -> tuple[Tensor, ...]:
+    """Return the tensors for those of input, kernel and bias that are values, in the order of the call."""
+
+    def to_bias() -> Tensor:
+        return gradient.sum([dim for dim in range(gradient.ndim) if dim != gradient.ndim - 1 - dims])
+
+    ways = {"input": to_input, "weight": to_weight, "bias": to_bias}
+    found = {id(call.given(name)): way for name, way in ways.items() if isinstance(call.given(name), Operand)}
+    return tuple(found[id(value)]() for value in call.values)
 
 
 for _dims in (1, 2, 3):

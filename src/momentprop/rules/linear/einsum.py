@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from momentprop.dispatch import Call, Kind, MissingRule, rule
+from momentprop.dispatch import Call, Kind, MissingRule, Operand, rule
 from momentprop.dispatch import where as place
-from momentprop.dispatch.registry import linear
+from momentprop.dispatch.registry import linear, transpose
 from momentprop.rules.linear.by_rule import squares_by_rule
 from momentprop.rules.linear.products import matrix_product
 from momentprop.values import Independent, Normal
@@ -28,14 +29,16 @@ def einsum(equation: str, *operands: Random) -> Normal:
     r"""Moments of an Einstein sum: of one value a sum, of two a sum of products of independent factors.
 
     A dimension that only one factor has is summed there first, so that no element meets itself. One value given twice
-    with the same letters is squared. Three or more factors are multiplied from left to right.
+    with the same letters is squared. Three or more factors are multiplied from left to right, but for plain factors
+    of one random factor, which are multiplied first.
 
-    Error: exact for independent elements of one or two factors; of more, the elements of each product are taken as
-    independent
+    Error: exact for independent elements of one or two random factors; of more, the elements of each product are taken
+    as independent
     Source: paper, eq. linear and "Product"
     """
-    factors = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], Sequence) else list(operands)
+    factors = _listed(operands)
     letters, result = _spelled_out(equation, [factor.ndim for factor in factors])
+    factors, letters = _plain_joined(factors, letters, result)
     product, of_product = factors[0], letters[0]
     for i in range(1, len(factors)):
         wanted = set(result).union(*letters[i + 1 :])
@@ -43,6 +46,44 @@ def einsum(equation: str, *operands: Random) -> Normal:
         kept = result if is_last else "".join(letter for letter in _once(of_product + letters[i]) if letter in wanted)
         product, of_product = _pair(product, of_product, factors[i], letters[i], kept), kept
     return product if of_product == result else _single(product, of_product, result)  # type: ignore[no-any-return]
+
+
+@transpose("einsum")
+def einsum_transposed(call: Call, gradient: Tensor) -> Tensor:
+    """Sum with the letters of the result and of the value exchanged."""
+    factors = _listed(call.args[1:])
+    letters, result = _spelled_out(call.args[0], [factor.ndim for factor in factors])
+    position = next(i for i, factor in enumerate(factors) if isinstance(factor, Operand))
+    value = factors.pop(position)
+    of_value, wanted = letters.pop(position), ""
+    terms, letters = [gradient, *factors], [result, *letters]
+    free = iter(letter for letter in string.ascii_letters if letter not in "".join([of_value, *letters]))
+    for letter, size in zip(of_value, value.shape, strict=True):
+        name = letter
+        if letter in wanted:  # a diagonal
+            name = next(free)
+            terms, letters = (
+                [*terms, torch.eye(size, dtype=gradient.dtype, device=gradient.device)],
+                [*letters, letter + name],
+            )
+        elif not any(letter in others for others in letters):  # summed
+            terms, letters = [*terms, gradient.new_ones(size)], [*letters, letter]
+        wanted += name
+    return torch.einsum(f"{','.join(letters)}->{wanted}", terms).sum_to_size(value.shape)
+
+
+def _listed(operands: Sequence[Any]) -> list[Any]:
+    return list(operands[0]) if len(operands) == 1 and isinstance(operands[0], Sequence) else list(operands)
+
+
+def _plain_joined(factors: list[Any], letters: list[str], result: str) -> tuple[list[Any], list[str]]:
+    """The one random factor and the product of the plain ones; factors of which more are random stay as they are."""
+    random = [i for i, factor in enumerate(factors) if isinstance(factor, Independent)]
+    if len(factors) < 3 or len(random) != 1:
+        return factors, letters
+    value, of_value = factors.pop(random[0]), letters.pop(random[0])
+    kept = "".join(letter for letter in _once("".join(letters)) if letter in of_value + result)
+    return [value, torch.einsum(f"{','.join(letters)}->{kept}", factors)], [of_value, kept]
 
 
 def _spelled_out(equation: str, ndims: list[int]) -> tuple[list[str], str]:

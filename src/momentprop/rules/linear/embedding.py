@@ -8,7 +8,7 @@ from torch import Tensor
 
 from momentprop.dispatch import Call, Kind, MissingRule, Operand, rule
 from momentprop.dispatch import where as place
-from momentprop.dispatch.registry import linear, moves
+from momentprop.dispatch.registry import linear, moves, transpose
 from momentprop.rules.linear.by_rule import squares_by_rule
 from momentprop.values import Independent, Normal
 from momentprop.values.moments import is_random, mean_of, some_value
@@ -28,6 +28,13 @@ moves(
     "embedding", on=Normal, plain=F.embedding, parameters="input weight padding_idx max_norm norm_type", copies=True,
     positional=True, decide=_rows,
 )  # fmt: skip
+
+
+@transpose("embedding")
+def embedding_transposed(call: Call, gradient: Tensor) -> Tensor:
+    """Add up what came from every row; a row of padding is one as the others, for it enters the result."""
+    table, index = call.given("weight"), call.given("input")
+    return gradient.new_zeros(table.shape).index_add(0, index.flatten(), gradient.reshape(-1, table.shape[1]))
 
 
 def _by_weights(call: Call) -> Kind:
@@ -86,3 +93,31 @@ def embedding_bag(
         count = bag(torch.ones_like(table[:, :1])).clamp(min=1)
         variance = variance / (count * count)
     return value.of(loc, variance)
+
+
+@transpose("embedding_bag")
+def embedding_bag_transposed(call: Call, gradient: Tensor) -> Tensor:
+    """Give every row, or the weight of every sample, what the bags that it is in are worth."""
+    table, index, samples = call.given("weight"), call.given("input"), call.given("per_sample_weights")
+    rows, bags = index.flatten(), _bags(call)
+    counted = torch.ones_like(rows) if call.given("padding_idx") is None else rows != call.given("padding_idx")
+    worth = gradient[bags] * counted[:, None]  # shape: (samples, features)
+    if isinstance(samples, Operand):
+        return torch.sum(worth * table[rows], 1).reshape(index.shape)
+    if samples is not None:
+        worth = worth * samples.reshape(-1, 1)
+    if call.given("mode", "mean") == "mean":
+        sizes = torch.zeros_like(gradient[:, 0]).index_add(0, bags, counted.to(gradient.dtype))
+        worth = worth / sizes[bags, None].clamp(min=1)
+    return gradient.new_zeros(table.shape).index_add(0, rows, worth)
+
+
+def _bags(call: Call) -> Tensor:
+    """Return the bag that each sample is in."""
+    index, offsets = call.given("input"), call.given("offsets")
+    if offsets is None:
+        return torch.arange(len(index), device=index.device).repeat_interleave(index.shape[1])
+    if call.given("include_last_offset", False):
+        offsets = offsets[:-1]
+    places = torch.arange(len(index), device=index.device)
+    return torch.searchsorted(offsets.to(places.dtype), places, right=True) - 1

@@ -107,6 +107,8 @@ def baddbmm(input: Random, batch1: Random, batch2: Random, *, beta: float = 1, a
 
 
 def _by_divisor(call: Call) -> Kind:
+    if call.given("rounding_mode") is not None:
+        return Kind.MIXING
     return Kind.COMPOSITE if isinstance(call.given("other"), Operand) else Kind.LINEAR
 
 
@@ -128,8 +130,7 @@ def div(input: Random, other: Random, *, rounding_mode: str | None = None) -> An
     Error: exact for a plain divisor, otherwise that of `reciprocal`
     Source: paper, eq. linear
     """
-    if rounding_mode is not None:
-        raise ValueError(f"a random value cannot be divided with rounding_mode={rounding_mode!r}")
+    _refuse_rounding(rounding_mode)
     if not isinstance(other, Independent):
         return by_kind("div", input, other)
     if input is other:
@@ -144,7 +145,13 @@ def div_composite(input: Random, other: Random, *, rounding_mode: str | None = N
     Error: that of `reciprocal`
     Source: definition
     """
+    _refuse_rounding(rounding_mode)
     return input * torch.reciprocal(other)
+
+
+def _refuse_rounding(rounding_mode: str | None) -> None:
+    if rounding_mode is not None:
+        raise ValueError(f"a random value cannot be divided with rounding_mode={rounding_mode!r}")
 
 
 @composite("addcdiv", on=Value)

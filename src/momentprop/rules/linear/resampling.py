@@ -4,6 +4,7 @@ Interpolation acts on one dimension after the other. So the weights of an output
 each dimension, and the same holds for their squares, which the variance needs.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.dispatch import Call, Kind, MissingRule
+from momentprop.dispatch import Call, Kind, MissingRule, Operand
 from momentprop.dispatch import where as place
+from momentprop.dispatch.places import put_back, repeats
 from momentprop.dispatch.registry import linear, moves, transpose
 from momentprop.kernels.constants import constant
 from momentprop.rules.linear.separable import applied
 from momentprop.values import Normal
-from momentprop.values.moments import is_random
 
 _COPYING = ("nearest", "nearest-exact")
 _ACROSS = 2  # elements along the other dimensions: with one, torch's vertical antialiasing is wrong
@@ -31,7 +32,7 @@ def _by_mode(call: Call) -> Kind:
     return Kind.MOVES if call.given("mode", "nearest") in _COPYING else Kind.LINEAR
 
 
-@linear("interpolate", on=Normal, parameters=_INTERPOLATED, decide=_by_mode)
+@linear("interpolate", on=Normal, parameters=_INTERPOLATED, decide=_by_mode, copies=repeats)
 def interpolate(call: Call, variance: Tensor) -> Tensor:
     r"""Moments of an interpolation in any mode: $\sigma'^2 = \sum_i w_i^2\sigma_i^2$ with torch's own weights $w$.
 
@@ -94,12 +95,15 @@ def fold_transposed(call: Call, gradient: Tensor) -> Tensor:
 
 
 def _at_plain_places(call: Call) -> Kind:
-    if is_random(call.given("grid")):
+    if isinstance(call.given("grid"), Operand):
         raise MissingRule(f"no rule for 'grid_sample' at random places at {place()}: the grid must be a plain tensor")
     return Kind.MOVES if call.given("mode", "bilinear") == "nearest" else Kind.LINEAR
 
 
-@linear("grid_sample", on=Normal, parameters="input grid mode padding_mode align_corners", decide=_at_plain_places)
+_SAMPLED = "input grid mode padding_mode align_corners"
+
+
+@linear("grid_sample", on=Normal, parameters=_SAMPLED, decide=_at_plain_places, copies=repeats)
 def grid_sample(call: Call, variance: Tensor) -> Tensor:
     r"""Moments of sampling at plain places, by the nearest element or linear interpolation.
 
@@ -109,19 +113,46 @@ def grid_sample(call: Call, variance: Tensor) -> Tensor:
     Error: exact for independent elements
     Source: paper, eq. linear
     """
-    grid, mode, align_corners = call.given("grid"), call.given("mode", "bilinear"), call.given("align_corners")
-    if mode == "bicubic":
-        raise MissingRule(f"no rule for 'grid_sample' with `mode='bicubic'` at {place()}")
-    sizes = constant(tuple(variance.shape[:1:-1]), grid)  # shape: (x, y[, z])
-    places = (grid + 1) / 2 * (sizes - 1) if align_corners else ((grid + 1) * sizes - 1) / 2
-    places = _inside(places, sizes, call.given("padding_mode", "zeros"), align_corners)
-    below = places.floor()
-    share = places - below
+    below, share, sizes = _corners(call, variance)
     total = (1 - share) ** 2 + share**2
     moved = below + share**2 / total
     moved = moved / (sizes - 1).clamp(min=1) * 2 - 1
-    sampled = F.grid_sample(variance, moved, mode, "zeros", align_corners=True)
+    sampled = F.grid_sample(variance, moved, "bilinear", "zeros", align_corners=True)
     return sampled * total.prod(-1).unsqueeze(1)
+
+
+@transpose("grid_sample")
+def grid_sample_transposed(call: Call, gradient: Tensor) -> Tensor:
+    """Give the elements at the corners around every place their shares of what was sampled there."""
+    input = call.values[0].loc
+    if call.kind is Kind.MOVES:
+        return put_back(call, gradient)[0]
+    below, share, sizes = _corners(call, input)
+    worth = gradient.flatten(2)  # shape: (batch, channels, places)
+    total = worth.new_zeros(input.flatten(2).shape)
+    for upper in itertools.product((0, 1), repeat=input.ndim - 2):
+        corner = below + constant(upper, below)
+        weight = torch.where(constant(upper, below) == 1, share, 1 - share).prod(-1)
+        is_inside = ((corner >= 0) & (corner <= sizes - 1)).all(-1)
+        corner = torch.minimum(corner.clamp(min=0), sizes - 1).long()
+        index = corner[..., -1]
+        for dim in reversed(range(input.ndim - 3)):
+            index = index * input.shape[-1 - dim] + corner[..., dim]
+        weight = (weight * is_inside).flatten(1)[:, None]
+        total = total.scatter_add(2, index.flatten(1)[:, None].expand_as(worth), worth * weight)
+    return total.reshape(input.shape)
+
+
+def _corners(call: Call, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the last element before every place, how far the place is beyond it, and the size of each dimension."""
+    grid, align_corners = call.given("grid"), call.given("align_corners")
+    if call.given("mode", "bilinear") == "bicubic":
+        raise MissingRule(f"no rule for 'grid_sample' with `mode='bicubic'` at {place()}")
+    sizes = constant(tuple(like.shape[:1:-1]), grid)  # shape: (x, y[, z])
+    places = (grid + 1) / 2 * (sizes - 1) if align_corners else ((grid + 1) * sizes - 1) / 2
+    places = _inside(places, sizes, call.given("padding_mode", "zeros"), align_corners)
+    below = places.floor()
+    return below, places - below, sizes
 
 
 def _inside(places: Tensor, sizes: Tensor, padding_mode: str, align_corners: bool | None) -> Tensor:

@@ -6,11 +6,13 @@ Places are plain. An overwritten element is gone; where several are added up, me
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.dispatch import Call, Kind, MissingRule
+from momentprop.dispatch import Call, Kind, MissingRule, Operand
 from momentprop.dispatch import where as place
-from momentprop.dispatch.registry import linear, moves
+from momentprop.dispatch.places import put_back, repeats
+from momentprop.dispatch.registry import linear, moves, transpose
 from momentprop.values import Normal
 
 
@@ -27,7 +29,7 @@ def _adds(op: str, parameters: str, source: str, **facts: Any) -> None:
 
 _writes("masked_scatter", "input mask source", "source")
 _writes("index_copy", "input dim index source", "source")
-_writes("index_fill", "input dim index value", "value")
+_writes("index_fill", "input dim index value", "value", copies=repeats)
 _writes("slice_scatter", "input src", "src")
 _writes("select_scatter", "input src", "src")
 _writes("diagonal_scatter", "input src", "src")
@@ -45,8 +47,8 @@ def _copied(input: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     return src.to(input.device, input.dtype).expand_as(input).clone()
 
 
-_writes("setitem", "input index value", "value", plain=_replaced)
-_writes("copy", "input src", "src", plain=_copied, positional=False)
+_writes("setitem", "input index value", "value", plain=_replaced, copies=repeats)
+_writes("copy", "input src", "src", plain=_copied, positional=False, copies=repeats)
 
 
 def _by_reduction(call: Call) -> Kind:
@@ -77,7 +79,40 @@ def _by_accumulation(call: Call) -> Kind:
     return Kind.LINEAR if call.given("accumulate", False) else Kind.MOVES
 
 
+def _by_accumulated_squares(call: Call, *variances: Tensor) -> Tensor:
+    """Add up the variances; an element that is added to a place several times counts by the square of their number."""
+    input, values, indices = call.given("input"), call.given("values"), tuple(call.given("indices"))
+    places = torch.arange(input.numel(), device=input.device).reshape(input.shape)[indices]
+    if not isinstance(values, Operand) or variances[-1].shape == places.shape:
+        return call.on(*variances)  # type: ignore[no-any-return]
+    spread = variances[-1]
+    elements = torch.arange(spread.numel(), device=input.device).reshape(spread.shape).expand(places.shape)
+    pairs, counts = (places * spread.numel() + elements).unique(return_counts=True)
+    added = spread.flatten()[pairs % spread.numel()] * counts.to(spread.dtype).square()
+    total = variances[0] if isinstance(input, Operand) else torch.zeros_like(input)
+    return total.flatten().index_add(0, pairs // spread.numel(), added).reshape(input.shape)
+
+
 moves(
     "index_put", on=Normal, plain=torch.index_put, parameters="input indices values accumulate",
-    summands=("input", "values"), positional=True, decide=_by_accumulation,
+    summands=("input", "values"), positional=True, copies=repeats, decide=_by_accumulation,
+    by_squares=_by_accumulated_squares,
 )  # fmt: skip
+
+
+@transpose("scatter", "scatter_add")
+def scatter_add_transposed(call: Call, gradient: Tensor) -> tuple[Tensor, ...]:
+    """Take what was added, or written, out of the places where it is."""
+    if call.kind is Kind.MOVES:
+        return put_back(call, gradient)
+    return tuple(_taken(call, name, gradient) for name in ("input", "src") if isinstance(call.given(name), Operand))
+
+
+def _taken(call: Call, name: str, gradient: Tensor) -> Tensor:
+    if name == "input":
+        return gradient
+    dim, index, shape = call.given("dim"), call.given("index"), call.given("src").shape
+    borders = [
+        end for size, have in zip(reversed(shape), reversed(index.shape), strict=True) for end in (0, size - have)
+    ]
+    return F.pad(gradient.gather(dim, index), borders)  # elements beyond the index were not added

@@ -8,23 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop.dispatch import Call, Kind, rule
+from momentprop.dispatch.places import repeats
 from momentprop.dispatch.registry import composite, method, moves
 from momentprop.values import Certain, Normal
 from momentprop.values.base import Value
 
 Random = Any  # a value or a plain tensor
-
-
-def _repeated(call: Call) -> bool:
-    """Return whether some integer index occurs twice."""
-    found = [each for each in (*call.args, *call.kwargs.values()) if not isinstance(each, Value)]
-    while found:
-        each = found.pop()
-        if isinstance(each, tuple | list):
-            found += each
-        elif isinstance(each, Tensor) and each.dtype == torch.long and each.unique().numel() < each.numel():
-            return True
-    return False
 
 
 def _twice(call: Call) -> bool:
@@ -41,19 +30,19 @@ def _methods(ops: str, **facts: Any) -> None:
 _methods("alias detach flatten movedim permute ravel requires_grad_ reshape squeeze t transpose", views=True)
 _methods("unflatten unsqueeze view", views=True)
 _methods("chunk dsplit hsplit narrow select split tensor_split unbind vsplit", views=True)
-_methods("getitem", views=True, parameters="input index", copies=_repeated)
+_methods("getitem", views=True, parameters="input index", copies=repeats)
 _methods("broadcast_to expand", views=True, copies=True)
 _methods("diagonal", views=True, positional=True)
-_methods("as_strided", views=True, positional=True, copies=True)
+_methods("as_strided", views=True, positional=True, copies=repeats)
 _methods("bfloat16 contiguous double float half", views=True, converts=True)
 _methods("cpu cuda", views=True)
 # copies of memory
 _methods("clone", converts=True)
 _methods("flip fliplr flipud roll")
-_methods("gather index_select", copies=_repeated)
+_methods("gather index_select", copies=repeats)
 _methods("repeat repeat_interleave tile", copies=True)
 _methods("diag diag_embed diagflat masked_select rot90 tril triu", positional=True)
-_methods("take take_along_dim", positional=True, copies=_repeated)
+_methods("take take_along_dim", positional=True, copies=repeats)
 moves("channel_shuffle", "pixel_shuffle", on=Normal)
 moves("pixel_unshuffle", on=Normal, positional=True)
 
@@ -156,8 +145,15 @@ def _copies_border(call: Call) -> bool:
 
 
 moves("pad", on=Normal, plain=_bordered, parameters="input pad mode value", summands=("value",), copies=_copies_border)
-moves("masked_fill", on=Normal, plain=method("masked_fill"), parameters="input mask value", summands=("value",))
-moves("where", on=Normal, parameters="condition input other", summands=("input", "other"))
+moves(
+    "masked_fill",
+    on=Normal,
+    plain=method("masked_fill"),
+    parameters="input mask value",
+    summands=("value",),
+    copies=repeats,
+)
+moves("where", on=Normal, parameters="condition input other", summands=("input", "other"), copies=repeats)
 
 
 @rule("unflatten", on=Certain)

@@ -121,7 +121,7 @@ def stochastic_depth_mean(input: Mean, p: float, mode: str = "row", training: bo
 
 noise("dropout", on=Normal, acts=_acts)(dropout)
 noise("dropout1d", on=Normal, acts=_acts, shared=_last(1))(dropout)
-noise("dropout2d", on=Normal, acts=_acts, shared=_last(2))(dropout)
+noise("dropout2d", on=Normal, acts=_acts, shared=_positions)(dropout)  # torch takes three dimensions as (N, C, L)
 noise("dropout3d", on=Normal, acts=_acts, shared=_last(3))(dropout)
 noise("feature_dropout", on=Normal, acts=_acts, shared=_positions)(dropout)
 noise("alpha_dropout", on=Normal, acts=_alpha_acts)(alpha_dropout)

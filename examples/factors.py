@@ -91,15 +91,15 @@ def elementwise(call: Call) -> Any:
 @rule(Kind.MIXING, on=Factors)
 def mixing(call: Call) -> Any:
     """Take the mean by the rule of `Normal`, $F'$ by its derivative, and $d'$ by that rule without the factors."""
-    values = call.values
+    if call.operation.updates and call.given("running_mean") is not None:  # it would be run, and update, many times
+        raise MissingRule(f"no Factors rule for {call.op!r} at {where()}: it updates running statistics")
 
     def mean(*locs: Tensor) -> Tensor:
-        return _normal(call, locs, [x.total for x in values]).loc
+        return _normal(call, locs, [x.total for x in call.values]).loc
 
-    locs = tuple(x.loc for x in values)
-    steps = zip(*(x.factors for x in values), strict=True)
+    locs, steps = tuple(x.loc for x in call.values), zip(*(x.factors for x in call.values), strict=True)
     factors = torch.stack([torch.func.jvp(mean, locs, step)[1] for step in steps])
-    return Factors.of(mean(*locs), _normal(call, locs, [x.variance for x in values]).variance, factors)
+    return Factors.of(mean(*locs), _normal(call, locs, [x.variance for x in call.values]).variance, factors)
 
 
 @rule(Kind.NOISE, on=Factors)

@@ -193,7 +193,7 @@ def test_a_scripted_module_is_refused() -> None:
 def test_batch_statistics_are_not_updated_again_and_again() -> None:
     """The rule of *mixing* runs that of `Normal` several times, which is refused where it would change the module."""
     norm = nn.BatchNorm1d(4).double()
-    with pytest.raises(RuntimeError, match="in-place operation"):
+    with pytest.raises(MissingRule, match="'batch_norm' at module BatchNorm1d: it updates running statistics"):
         norm(_factors(6, 4))
     assert not norm.running_mean.any()  # type: ignore[union-attr, operator]
 

@@ -205,11 +205,12 @@ class Elementwise(Operation):
         self.makers: dict[type[Operand], Callable[..., Transform]] = {}
 
     def transform(self, call: Call, order: Sequence[type[Operand]]) -> "Transform":
-        """Return the function, with the kernel for the first of some types that has one, or that for normal units."""
+        """Return the function, with the kernel for the first of some types that has one."""
         for on in order:
             if on in self.makers:
                 return self.makers[on](*call.args, **call.kwargs)
-        return next(iter(self.makers.values()))(*call.args, **call.kwargs)
+        names = ", ".join(on.__name__ for on in order)
+        raise MissingRule(f"no kernel of {self.name!r} for {names} at {where()}")
 
 
 class Transform(NamedTuple):

@@ -3,7 +3,7 @@
 import pytest
 
 _TORCHS_OWN = (
-    r"ignore:.torch\.jit\.script. is deprecated:DeprecationWarning",  # forward mode loads scripted formulas
+    r"ignore:.torch\.jit\.script(_method)?. is deprecated:DeprecationWarning",  # forward mode loads scripted formulas
     r"ignore:.*should not be instantiated:DeprecationWarning",  # dynamo instantiates every autograd.Function
 )
 

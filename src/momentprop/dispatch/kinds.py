@@ -70,7 +70,7 @@ class Operation:
         self.name = name
         self.kind = kind
         self.positions = {parameter: position for position, parameter in enumerate(parameters)}
-        self.declared = False  # in the table; one that is not is only taken as *mixing*
+        self.declared = False  # its kind is known; otherwise it is only taken as *mixing*
         self.inplace: int | None = None  # the position of torch's parameter `inplace`
         for fact, known in facts.items():
             if not hasattr(self, fact):

@@ -83,7 +83,7 @@ def rule(*ops: str | Kind, on: type[Operand]) -> Callable[[F], F]:
 
     An operation's rule declares torch's whole parameter list, with torch's names and defaults: eager torch hands over
     keywords where `torch.compile` hands over the caller's positions. `inplace` is declared and ignored; the dispatcher
-    sees to it. An operation that the table does not know is taken as *mixing*.
+    sees to it. An operation whose kind nobody has declared is taken as *mixing*.
 
     A `Kind` in place of a name registers the rule of a kind, which takes a `Call`: see
     `docs/new_value_type.md`.
@@ -92,8 +92,7 @@ def rule(*ops: str | Kind, on: type[Operand]) -> Callable[[F], F]:
     def register(function: F) -> F:
         for op in ops:
             if not isinstance(op, Kind):
-                operation = _OPERATIONS.get(op)
-                declare(Operation(op, Kind.MIXING) if operation is None else operation, function)
+                _take_up(_OPERATIONS.get(op) or Operation(op, Kind.MIXING), function)
             _RULES[op, on] = function
         return function
 
@@ -102,8 +101,12 @@ def rule(*ops: str | Kind, on: type[Operand]) -> Callable[[F], F]:
 
 def declare(operation: Operation, function: Callable[..., Any] | None = None) -> None:
     """Put an operation into the table; `function`, one of its rules, tells where torch's `inplace` is."""
-    spell(operation.name)
     operation.declared = True
+    _take_up(operation, function)
+
+
+def _take_up(operation: Operation, function: Callable[..., Any] | None) -> None:
+    spell(operation.name)
     _OPERATIONS[operation.name] = operation
     if function is not None:
         names = list(inspect.signature(function).parameters)

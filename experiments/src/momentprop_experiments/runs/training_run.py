@@ -95,6 +95,7 @@ def train(
             result = Result(config, model, trainer.position.history, test, folder.path, trainer.calibration)
             if ranks.is_first:
                 _finish(result, images, time.perf_counter() - started, bar)
+            ranks.wait()  # until everything is written: gloo aborts a process that leaves before the others are done
         return result
 
 

@@ -39,8 +39,7 @@ class StochasticBinary(Noisy):
             `"ap2b"`, and for logistic noise `"pea"`, `"mackay"`). `None` lets the type of the value choose, which is
             `"ap2b"` for `Logistic` and `Fitted`.
         gradient: the gradient of draws: `"straight_through"`, that of the expectation, which is biased, or `"score"`,
-        by
-            the active `ScoreFunction`, which is not.
+            by the active `ScoreFunction`, which is not.
     """
 
     def __init__(

@@ -85,7 +85,10 @@ def dispatch(
     op, reflected, in_place = spelled(getattr(function, "__name__", ""))  # scripted methods have no name
     on = _type_of(op, values)
     if not torch.is_grad_enabled():
-        refuse_lost_gradients(values, where)
+        for value in values:
+            if value.requires_grad:
+                refuse_lost_gradients(values, where)
+                break
     operation = operation_named(op)
     ordered = args[::-1] if reflected else args
     call = Call(operation, ordered, kwargs, values)

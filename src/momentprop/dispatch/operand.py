@@ -24,6 +24,7 @@ class Operand:
     needs_rules: ClassVar[bool] = True  # if false, an operation without a rule acts as on a tensor
     borrows: ClassVar[tuple[type["Operand"], ...]] = ()  # types whose rules serve where this type has none of its own
     memory: ClassVar[list[int] | None] = None  # set on views and what they are views of: a shared count of writes
+    requires_grad: Any = False
     origin: ClassVar[Any] = None  # set on an elementwise function of another value: see `values.origin`
 
     def each(self, function: Callable[[Tensor], Any]) -> Any:

@@ -10,7 +10,7 @@ WHEEL_VENV := build/wheel-venv
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-library test-experiments test-full lint format types docs wheel clean
+.PHONY: help install demo test test-library test-experiments test-full lint format types docs wheel clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -19,6 +19,8 @@ $(READY): pyproject.toml experiments/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]' -e ./experiments
 	touch $@
+
+install: $(READY) ## Set up .venv with the library and the experiments
 
 demo: $(READY) ## Check three LeNets against Monte Carlo, and write reports into demo/
 	$(BIN)/momentprop demo

@@ -140,12 +140,9 @@ def order_of(on: type[Operand]) -> tuple[type[Operand], ...]:
     return _ORDERS[on]
 
 
-def find(op: str, on: type[Operand], call: Call | None = None) -> Callable[..., Any] | None:
-    """Return the rule for `op` on values of type `on`, or None.
-
-    With a `call`, the rule of a kind is found too, and given back as a function of the operation's arguments.
-    """
-    found = resolve(op, on, call)
+def find(op: str, on: type[Operand]) -> Callable[..., Any] | None:
+    """Return the rule of an operation, not of its kind, for values of type `on`, or None."""
+    found = resolve(op, on, None)
     return None if found is None else found[0]
 
 

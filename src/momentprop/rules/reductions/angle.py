@@ -26,7 +26,7 @@ def atan2(input: Any, other: Any) -> Any:
     The angle has a density in closed form (`kernels.angle`), whose moments are integrated numerically. Near the cut at
     $\pm\pi$ the angle jumps, and its deviation is large although the direction is well known.
 
-    Error: 1e-3, 1e-4 for 99 % of means, deviations and plain values that differ by up to seven decades
+    Error: 1e-3, and 1e-4 in 98 % of cases, for means, deviations and plain values between 0.01 and 100
     Source: projected normal distribution
     """
     if input is other:

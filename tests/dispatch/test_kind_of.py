@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from momentprop import Kind, Normal, functional
+from momentprop import Kind, Mean, Normal, functional
 from momentprop.dispatch import Call, MissingRule, kind_of
 from momentprop.dispatch.kinds import Bilinear, Elementwise, Linear, Noise
 from momentprop.dispatch.rule_table import operation_named, operations, table
@@ -195,3 +195,14 @@ def test_every_operation_with_a_rule_was_classified() -> None:
 
 def test_an_unknown_operation_is_mixing() -> None:
     assert kind_of("lgamma", X) is Kind.MIXING
+
+
+def test_a_row_refuses_a_fact_that_it_does_not_know() -> None:
+    with pytest.raises(TypeError, match="a Linear row has no fact 'alonk'"):
+        Linear("nothing", Kind.LINEAR, alonk="dim")
+
+
+def test_a_function_without_a_kernel_for_a_type_says_so() -> None:
+    call = Call(operation_named("relu"), (Normal(torch.zeros(2), 1.0),), {})
+    with pytest.raises(MissingRule, match="no kernel of 'relu' for Mean at top level"):
+        call.operation.transform(call, (Mean,))

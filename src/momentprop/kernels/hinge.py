@@ -43,4 +43,6 @@ def hinge(
 
     result = torch.where(positive, mean + offset - jump * q, below + jump * q) + sigma * g
     excess = variance * (torch.where(positive, 1 - 2 * q, 0.0) + spread)  # Var A
-    return Moments(result, excess + jump * jump * mixed + 2 * jump * sigma * rise * under, partials)
+    width = excess + jump * jump * mixed + 2 * jump * sigma * rise * under
+    # negative only for a jump down, so far out that the first term underflows and the last one does not
+    return Moments(result, width.clamp(min=0.0), partials)

@@ -45,13 +45,14 @@ def _sinusoid(variance: Tensor, wave: Tensor, quarter: Tensor) -> Moments:
 def lognormal_power(mean: Tensor, variance: Tensor, exponent: float) -> Moments:
     r"""Moments of $X^p$ for lognormal $X$: with $L = \log(1 + \sigma^2/\mu^2)$, $\mu' = \mu^p e^{p(p-1)L/2}$.
 
-    $\sigma'^2 = \mu'^2 (e^{p^2 L} - 1)$, written as a square, so that nothing overflows before the result.
+    $\sigma'^2 = \mu'^2 (e^{p^2 L} - 1)$, written as a product in which nothing overflows before the result.
     """
     log_spread = _log_spread(mean, variance)
     power = torch.pow(mean, exponent)
     p = exponent
     largest = power * torch.exp(p * (p - 0.5) * log_spread)
-    return Moments(power * torch.exp(0.5 * p * (p - 1) * log_spread), largest**2 * -torch.expm1(-p * p * log_spread))
+    width = largest * (largest * -torch.expm1(-p * p * log_spread))
+    return Moments(power * torch.exp(0.5 * p * (p - 1) * log_spread), width)
 
 
 def lognormal_log(

@@ -116,7 +116,10 @@ def check_moments(function: Function, mean: Tensor, variance: Tensor) -> None:
     if function.lipschitz is not None:
         largest = function.lipschitz**2 * variance.double() * (1 + 4 * eps + 2 * function.error + blurred)
         tiny = torch.finfo(mean.dtype).smallest_normal * torch.finfo(mean.dtype).eps  # rounding of a subnormal number
-        never("the variance exceeds Poincaré's bound", ~certain & torch.isfinite(spread) & (spread.double() > largest + tiny))
+        never(
+            "the variance exceeds Poincaré's bound",
+            ~certain & torch.isfinite(spread) & (spread.double() > largest + tiny),
+        )
     if function.bend:
         deviation = torch.maximum(spread.double().sqrt(), _TAIL * std.clamp(max=1.0))
         room = 2 * function.error * deviation + 8 * eps * (plain.double().abs() + loc.double().abs())

@@ -76,9 +76,9 @@ _CONVEX = set("relu abs softplus exp exp2 expm1 square".split())
 _CONCAVE = {"logsigmoid"}
 _SLOW = {"softsign": 16, "tanhshrink": 16, "mish": 4}
 _RATES = {"exp": 1.0, "expm1": 1.0, "exp2": math.log(2)}
-_PARAMETERS = set("leaky_relu prelu rrelu threshold clamp clamp_min clamp_max hardtanh softplus elu celu".split()) | set(
-    "hardshrink softshrink pow heaviside".split()
-)
+_PARAMETERS = set(
+    "leaky_relu prelu rrelu threshold clamp clamp_min clamp_max hardtanh softplus elu celu".split()
+) | set("hardshrink softshrink pow heaviside".split())
 
 
 def _fixed() -> dict[str, Function]:

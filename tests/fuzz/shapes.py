@@ -103,7 +103,9 @@ def _linear(random: Random) -> Call:
 
 def _convolution(random: Random) -> Call:
     size, padding = random.randint(1, 3), random.randint(0, 1)
-    return Call("conv2d", lambda x: F.conv2d(x, _weights(x, 3, x.shape[1], size, size), padding=padding), _image(random))
+    return Call(
+        "conv2d", lambda x: F.conv2d(x, _weights(x, 3, x.shape[1], size, size), padding=padding), _image(random)
+    )
 
 
 SHAPES: list[Maker] = [

@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "momentprop"
 LAYERS = [  # from bottom to top; a part imports from lower layers only
     ("errors", "markdown", "distributions"),
     ("torch_compat", "files"),
-    ("dispatch", "kernels"),
+    ("dispatch", "kernels", "undoing"),
     ("noise", "paper"),
     ("values",),
     ("functional", "lognormal_model", "as_tensors", "sampling", "recording"),

@@ -10,6 +10,7 @@ from momentprop.recording import Recording
 from momentprop.running import Run
 from momentprop.sampling import stream
 from momentprop.torch_compat import pytrees as pytree
+from momentprop.undoing import leaves_no_trace
 from momentprop.values import Categorical, Estimate, Fitted, Logistic, Mean, Normal, Sample, Value
 from momentprop.values.conversion import is_value
 from momentprop.values.independent import Independent
@@ -21,6 +22,7 @@ FAMILIES: dict[str, type[Independent]] = {"normal": Normal, "logistic": Logistic
 """The types of values of AP2, by the name of the family."""
 
 
+@leaves_no_trace
 def propagate(
     model: Callable[..., Any],
     *args: Any,

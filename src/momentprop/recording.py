@@ -5,15 +5,15 @@ import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from momentprop.torch_compat import pytrees as pytree
+from momentprop.torch_compat.replica import Replica
 from momentprop.values import Statistics, Value
-from momentprop.values.conversion import as_values, is_value
+from momentprop.values.conversion import as_values, copied, is_value
 
 
-class Recording(contextlib.AbstractContextManager["Recording"]):
+class Recording:
     """Keeps what `keep` makes of the value at every module, or at the modules named; by default a copy."""
 
     def __init__(
@@ -26,16 +26,14 @@ class Recording(contextlib.AbstractContextManager["Recording"]):
         self.kind = kind
         self.keep = keep or _copies
         self.values: dict[str, Any] = {}
-        self.modules = _recorded_modules(model, record)
-        self.handles: list[Any] = []
+        self.paths = _recorded_paths(model, record)
 
-    def __enter__(self) -> "Recording":
-        self.handles = [module.register_forward_hook(self._hook(path)) for path, module in self.modules.items()]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self.handles:
-            handle.remove()
+    def on(self, replica: Replica) -> contextlib.AbstractContextManager[None]:
+        """Record what the modules of a replica return, while it runs inside this context."""
+        if not self.paths:
+            return contextlib.nullcontext()
+        modules = dict(replica.module.named_modules(remove_duplicate=False))
+        return replica.hooked([(modules[path], self._hook(path)) for path in self.paths])
 
     def start(self) -> None:
         """Begin a new forward pass."""
@@ -53,27 +51,20 @@ class Recording(contextlib.AbstractContextManager["Recording"]):
 
 
 def _copies(path: str, tree: Any) -> Any:
-    return pytree.tree_map(_copied, tree, is_leaf=is_value)
+    return pytree.tree_map(copied, tree, is_leaf=is_value)
 
 
-def _copied(x: Any) -> Any:
-    if isinstance(x, Value):
-        return x.each(torch.clone)
-    return x.clone() if isinstance(x, Tensor) else x
-
-
-def _recorded_modules(model: Callable[..., Any], record: bool | Sequence[str]) -> dict[str, nn.Module]:
+def _recorded_paths(model: Callable[..., Any], record: bool | Sequence[str]) -> list[str]:
     if record is False:
-        return {}
+        return []
     if not isinstance(model, nn.Module):
         raise TypeError(f"record needs a module to look into, but the model is a {type(model).__name__}")
-    modules = {path: module for path, module in model.named_modules() if path}
     if record is True:
-        return modules
+        return [path for path, _ in model.named_modules() if path]
     every = dict(model.named_modules(remove_duplicate=False))
     for path in record:
         if path not in every:
             near = difflib.get_close_matches(path, every, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"the model has no module {path!r} to record{hint}")
-    return {path: every[path] for path in record}
+    return list(record)

@@ -1,6 +1,9 @@
 """A model made ready for a method: its arguments, what is random in it, and the passes that are run."""
 
 import contextlib
+import dataclasses
+import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +17,10 @@ from momentprop.mode import Propagation
 from momentprop.recording import Recording
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.modules import RunningNorm
-from momentprop.values import Normal, Value
-from momentprop.values.conversion import as_type, as_values, is_floating, is_value
+from momentprop.torch_compat.replica import Replica
+from momentprop.undoing import leaves_no_trace, undo_at_the_end
+from momentprop.values import Normal, Sample, Value
+from momentprop.values.conversion import as_type, as_values, copied, is_floating, is_value
 
 Pass = Callable[[], tuple[Any, dict[str, Any]]]
 """Runs a model once, and gives its output and what was recorded."""
@@ -37,25 +42,47 @@ class Run:
     def by(
         self, kind: type[Value], recording: Recording | None = None, watcher: Watcher | None = None
     ) -> Iterator[Pass]:
-        """Make the model ready to be run with values of a type; inside, a function runs it."""
+        """Make the model ready to be run with values of a type; inside, a function runs it.
+
+        Every pass runs on a replica of the model and on copies of its arguments. So the model and its arguments stay
+        as they were, and no pass sees what another wrote.
+        """
         inputs = _Inputs(self.args, self.kwargs, self.input_variance)
         propagation = Propagation(kind, fallbacks.named(self.fallback), watcher)
         record = recording or Recording(self.model, kind, False)
+        watching = watcher or Watcher()
 
+        @leaves_no_trace
         def run() -> tuple[Any, dict[str, Any]]:
+            replica = self._replica(kind)
             record.start()
-            if watcher is not None:
-                watcher.start(inputs.leaves)
-            with propagation:
-                given, named = inputs.of_type(kind)
-                output = self.model(*given, **named)
-            if watcher is not None:
-                watcher.finish()
+            watching.start(inputs.leaves)
+            given, named = inputs.of_type(kind)
+            with record.on(replica), watching.on(replica), propagation:
+                output = replica.model(*given, **named)
+            watching.finish()
+            if kind is not Sample:
+                replica.carry_back(_is_plain)
             return as_values(output, kind), record.values
 
-        training = _training_all_but_norms(self.model) if self.dropout else contextlib.nullcontext()
-        with _seeded(self.seed), training, record:
+        with _seeded(self.seed, kind is Sample):
             yield run
+
+    def _replica(self, kind: type[Value]) -> Replica:
+        """Return the replica for one pass: with dropout that acts, and for a draw with buffers of its own."""
+        replica = Replica(self.model)
+        if kind is Sample:
+            replica.own_buffers(but=_keeps_statistics)
+        if self.dropout:
+            _let_noise_act(replica)
+        return replica
+
+    def apart(self) -> "Run":
+        """Return the run with copies of the model's buffers and of the arguments, so that passes may write to them."""
+        replica = Replica(self.model)
+        replica.own_buffers(but=_keeps_statistics)
+        args, kwargs = pytree.tree_map(copied, (tuple(self.args), dict(self.kwargs)), is_leaf=is_tensor)
+        return dataclasses.replace(self, model=replica.model, args=args, kwargs=kwargs)
 
     def under(self, method: Callable[..., Any], record: bool = False) -> Any:
         """Run the model under a method that has the interface of `propagate`."""
@@ -119,31 +146,71 @@ class _Inputs:
         self.leaves = leaves
 
     def of_type(self, kind: type[Value]) -> Any:
-        """Return the arguments with each value as one of this type; a value that is given twice remains one."""
-        converted = {id(leaf): as_type(leaf, kind) for leaf in self.leaves if is_value(leaf)}
-        return pytree.tree_unflatten([converted.get(id(leaf), leaf) for leaf in self.leaves], self.structure)
+        """Return copies of the arguments, with values of this type; one that is given twice remains one."""
+        copies: dict[int, Any] = {}
+        for leaf in self.leaves:
+            if is_tensor(leaf) and id(leaf) not in copies:
+                copies[id(leaf)] = copied(as_type(leaf, kind) if is_value(leaf) else leaf)
+        for leaf in self.leaves:
+            if type(leaf) is kind and leaf.origin is not None:
+                base = copies.get(id(leaf.origin.base), leaf.origin)
+                copies[id(leaf)].origin = leaf.origin._replace(loc=base.loc, variance=base.variance)
+        return pytree.tree_unflatten([copies.get(id(leaf), leaf) for leaf in self.leaves], self.structure)
 
 
-@contextlib.contextmanager
-def _training_all_but_norms(model: Callable[..., Any]) -> Iterator[None]:
+def _keeps_statistics(module: nn.Module) -> bool:
+    return module.training and isinstance(module, RunningNorm)
+
+
+def _is_plain(x: Any) -> bool:
+    return not any(is_value(leaf) for leaf in pytree.tree_leaves(x, is_leaf=is_value))
+
+
+def _let_noise_act(replica: Replica) -> None:
     """Tell all modules that they are training, but for those that would then take the statistics of the batch."""
-    modules = model.modules() if isinstance(model, nn.Module) else ()
-    resting = [m for m in modules if not m.training and not isinstance(m, RunningNorm)]
-    try:
-        for module in resting:
-            module.training = True
-        yield
-    finally:
-        for module in resting:
-            module.training = False
+    resting = [module for module in replica.modules if not module.training and not isinstance(module, RunningNorm)]
+    shared = [module for module in replica.shared if module in resting]
+    if shared:
+        undo_at_the_end(functools.partial(_set_training, shared, False))
+    _set_training(resting, True)
+
+
+def _set_training(modules: Sequence[nn.Module], training: bool) -> None:
+    for module in modules:
+        module.training = training
+
+
+_DRAWING = threading.RLock()
+"""Held by calls that draw: torch's generators are shared by all threads, so a seed works for one call at a time."""
 
 
 @contextlib.contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
-    """Start torch's generators at a seed, and put them back afterwards."""
-    if seed is None:
+def _seeded(seed: int | None, draws: bool) -> Iterator[None]:
+    """Keep other draws out, start torch's generators at a seed if there is one, and put them back afterwards."""
+    if seed is None and not draws:
         yield
         return
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
-        yield
+    with _DRAWING:
+        if seed is None:
+            yield
+            return
+        restore = _generators_as_they_are()
+        undo_at_the_end(restore)
+        try:
+            torch.manual_seed(seed)
+            yield
+        finally:
+            restore()
+
+
+def _generators_as_they_are() -> Callable[[], None]:
+    """Return a function that puts torch's generators back to their present state."""
+    state = torch.get_rng_state()
+    on_gpus = [torch.cuda.get_rng_state(gpu) for gpu in range(torch.cuda.device_count())]
+
+    def restore() -> None:
+        torch.set_rng_state(state)
+        for gpu, there in enumerate(on_gpus):
+            torch.cuda.set_rng_state(there, gpu)
+
+    return restore

@@ -13,7 +13,7 @@ from torch import Tensor
 from momentprop.calibration import channel_map, regression
 from momentprop.calibration.corrections import COUNT, Corrections, Features, corrected, level, mapped, of_units
 from momentprop.calibration.monte_carlo import PlacePicker, UnitMoments, drawn
-from momentprop.calibration.operations import Paths, Place, Survey
+from momentprop.calibration.operations import Place, Survey
 from momentprop.checking.metrics import varies
 from momentprop.checking.ranks import is_split
 from momentprop.running import Run
@@ -42,8 +42,8 @@ class PlaceFit:
 
 def survey(run: Run, kind: type[Independent]) -> list[Place]:
     """Find all places of a model by one pass of AP2 without corrections."""
-    with torch.no_grad(), Paths(run.model) as paths:
-        found = Survey(paths)
+    found = Survey()
+    with torch.no_grad():
         _pass(run, kind, found)
     return found.places
 
@@ -207,7 +207,7 @@ def _mean_level(fitting: _Fitting) -> Tensor:
 
 
 def _pass(run: Run, kind: type[Independent], watcher: Any) -> None:
-    with run.by(kind, watcher=watcher) as once:
+    with run.apart().by(kind, watcher=watcher) as once:
         once()
 
 

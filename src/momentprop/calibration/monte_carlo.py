@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from momentprop.calibration.operations import Counting, Paths, Place
+from momentprop.calibration.operations import Counting, Place
 from momentprop.dispatch import Call
 from momentprop.running import Run
 from momentprop.sampling import chunks
@@ -75,8 +75,8 @@ class _RunningVariance:
 class _Picked(Counting):
     """Picks units at the wanted places."""
 
-    def __init__(self, paths: Paths, places: Sequence[Place], picker: PlacePicker) -> None:
-        super().__init__(paths)
+    def __init__(self, places: Sequence[Place], picker: PlacePicker) -> None:
+        super().__init__()
         self.wanted = {(place.path, place.op, place.call): place for place in places if place.corrected}
         self.picker = picker
         self.found: dict[Place, Tensor] = {}
@@ -98,15 +98,14 @@ class _Picked(Counting):
 def drawn(run: Run, places: Sequence[Place], samples: int, title: str) -> dict[Place, UnitMoments]:
     """Moments of the picked units of all places, from draws for one batch."""
     running: dict[Place, _RunningVariance] = {}
-    with torch.no_grad(), Paths(run.model) as paths:
-        watch = _Picked(paths, places, PlacePicker(run.batch_size))
-        with run.by(Sample, watcher=watch) as once:
+    watch = _Picked(places, PlacePicker(run.batch_size))
+    with torch.no_grad(), run.by(Sample, watcher=watch) as once:
 
-            def draw() -> list[Tensor]:
-                once()
-                return list(watch.found.values())
+        def draw() -> list[Tensor]:
+            once()
+            return list(watch.found.values())
 
-            for found in chunks(draw, samples, together=run.may_vectorize, title=title):
-                for place, draws in zip(watch.found, found, strict=True):
-                    running.setdefault(place, _RunningVariance()).add(draws)
+        for found in chunks(draw, samples, together=run.may_vectorize, title=title):
+            for place, draws in zip(watch.found, found, strict=True):
+                running.setdefault(place, _RunningVariance()).add(draws)
     return {place: moments.result() for place, moments in running.items()}

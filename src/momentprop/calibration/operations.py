@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from momentprop.dispatch import Call, Kind
 from momentprop.dispatch.context import Watcher
 from momentprop.rules.attention.notes import Product
+from momentprop.torch_compat.replica import Replica
 from momentprop.values import Certain, Independent, Value
 
 _MIXING = (Kind.LINEAR, Kind.BILINEAR, Kind.MIXING)
@@ -126,23 +127,21 @@ class Place:
         return x.permute((*rows, *channels, *rest)).reshape(count, self.channels, -1)
 
 
-class Paths(contextlib.AbstractContextManager["Paths"]):
-    """A context that tracks the path of the running module."""
+class Paths:
+    """Tracks the path of the running module."""
 
-    def __init__(self, model: Callable[..., Any]) -> None:
-        self.modules = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
+    def __init__(self) -> None:
         self.stack: list[str] = []
-        self.handles: list[Any] = []
 
-    def __enter__(self) -> "Paths":
-        for path, module in self.modules.items():
-            self.handles.append(module.register_forward_pre_hook(self._entering(path)))
-            self.handles.append(module.register_forward_hook(self._leaving))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self.handles:
-            handle.remove()
+    def on(self, replica: Replica) -> contextlib.AbstractContextManager[None]:
+        """Follow the modules of a replica, while it runs inside this context."""
+        if not isinstance(replica.model, nn.Module):
+            return contextlib.nullcontext()
+        modules = list(replica.module.named_modules())
+        return replica.hooked(
+            after=[(module, self._leaving) for _, module in modules],
+            before=[(module, self._entering(path)) for path, module in modules],
+        )
 
     @property
     def current(self) -> str:
@@ -159,9 +158,13 @@ class Paths(contextlib.AbstractContextManager["Paths"]):
 class Counting(Watcher):
     """A watcher that reports the place and the call number of every mixing operation."""
 
-    def __init__(self, paths: Paths) -> None:
-        self.paths = paths
+    def __init__(self) -> None:
+        self.paths = Paths()
         self.calls: dict[tuple[str, str], int] = {}
+
+    def on(self, replica: Replica) -> contextlib.AbstractContextManager[None]:
+        """Follow the modules of the replica that runs."""
+        return self.paths.on(replica)
 
     def start(self, inputs: Sequence[Any]) -> None:
         """Count from the beginning."""
@@ -184,8 +187,8 @@ class Counting(Watcher):
 class Survey(Counting):
     """Finds all places of a model in one pass of AP2."""
 
-    def __init__(self, paths: Paths) -> None:
-        super().__init__(paths)
+    def __init__(self) -> None:
+        super().__init__()
         self.layout = Layout()
         self.places: list[Place] = []
 

@@ -18,12 +18,14 @@ from momentprop.checking.picked_units import name_of_output
 from momentprop.checking.report import Report
 from momentprop.checking.results import Cost, ModuleAccuracy
 from momentprop.running import Run, may_vectorize
+from momentprop.undoing import leaves_no_trace
 from momentprop.values import Value
 
 UNITS = 2**13
 """The default number of units to measure of every output."""
 
 
+@leaves_no_trace
 @torch.no_grad()
 def check(
     model: Callable[..., Any],
@@ -126,6 +128,7 @@ def _types(run: Run) -> dict[str, str]:
 
 
 def _cost(run: Run, methods: Mapping[str, Callable[..., Any]]) -> dict[str, Cost]:
+    run = run.apart()
     runs = {name: functools.partial(run.under, method) for name, method in methods.items()}
     return {name: Cost(ratio, passes(name)) for name, ratio in cost.measured(run.plain, runs).items()}
 

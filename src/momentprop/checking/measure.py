@@ -81,7 +81,7 @@ def measure(
 
 def _by_method(run: Run, method: Callable[..., Any], picker: UnitPicker) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values of the model's output in full, and the picked units of all outputs, both by name."""
-    result = run.under(method, record=run.has_modules)
+    result = run.apart().under(method, record=run.has_modules)
     output, recorded = result if run.has_modules else (result, {})
     picked = [picker(path, tree) for path, tree in recorded.items()] + [picker(name_of_output(run.model), output)]
     flat = {name: value for found in picked for name, value in found.items()}

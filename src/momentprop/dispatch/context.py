@@ -8,6 +8,7 @@ from torch.overrides import TorchFunctionMode
 
 from momentprop.dispatch.call import Call
 from momentprop.torch_compat.modes import innermost
+from momentprop.torch_compat.replica import Replica
 
 Fallback = Callable[[type[Any], Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 """Makes the result of an operation that has no rule, from the type of its values, the operation and its arguments."""
@@ -15,6 +16,10 @@ Fallback = Callable[[type[Any], Callable[..., Any], Sequence[Any], Mapping[str, 
 
 class Watcher:
     """Is shown the result of every operation on values, except those inside a rule, and may give another one."""
+
+    def on(self, replica: Replica) -> contextlib.AbstractContextManager[Any]:
+        """Look into the replica that a pass runs on."""
+        return contextlib.nullcontext()
 
     def start(self, inputs: Sequence[Any]) -> None:
         """Begin a forward pass with these arguments."""

@@ -1,5 +1,6 @@
 """Initialization: scales weights front to back, so that the outputs of every layer have mean 0 and variance 1."""
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ from momentprop.markdown import table
 from momentprop.nn.analytic_norm import AnalyticNorm
 from momentprop.normalization.pixel import as_input, evaluating
 from momentprop.rules.statistics.mixing import channels_of
+from momentprop.torch_compat.replica import Replica
+from momentprop.undoing import leaves_no_trace, undo_at_the_end
 from momentprop.values import Statistics
 from momentprop.values.statistics import named_channels
 
@@ -50,6 +53,7 @@ def _range(channels: Tensor | None) -> str:
     return f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
 
 
+@leaves_no_trace
 @torch.no_grad()
 def initialize(
     model: nn.Module, statistics: Statistics | Tensor, method: Literal["analytic", "batch"] = "analytic"
@@ -86,37 +90,40 @@ def initialize(
             f"method 'batch' takes a batch of inputs, a tensor, but was given a {type(statistics).__name__}"
         )
     given: Any = as_input(model, statistics) if method == "analytic" else statistics
-    walk = _Walk(model)
-    with walk, evaluating(model), suspended():
-        # not `model(given)`: a hook of a normalized model would compute statistics, and change its layers' inputs
-        (model if isinstance(model, LAYERS) else model.forward)(given)
-    return Initialization(method, walk.report())
+    replica = Replica(model)
+    walk, runs = _Walk(replica), replica.module
+    undo_at_the_end(walk.undo)
+    with walk.on(replica), evaluating(runs), suspended():
+        # not the call of the module: a hook of a normalized model would compute statistics, and change its layers'
+        # inputs
+        (runs if isinstance(runs, LAYERS) else runs.forward)(given)
+    report = walk.report()
+    walk.before.clear()  # the walk has not failed
+    return Initialization(method, report)
 
 
 class _Walk:
-    """A context in which the first call of every layer sets that layer."""
+    """Sets every layer of a model at its first call, in a pass of the model's replica."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, replica: Replica) -> None:
+        model = replica.module
         self.paths = {module: path for path, module in model.named_modules() if isinstance(module, LAYERS)}
-        self.norms = [module for module in model.modules() if isinstance(module, AnalyticNorm)]
-        self.done: dict[nn.Module, Layer] = {}
         self.before = [(p, p.clone()) for layer in self.paths for p in layer.parameters()]  # to undo a walk that fails
-        self.handles: list[Any] = []
+        self.done: dict[nn.Module, Layer] = {}
+        for norm in model.modules():  # their inputs have mean 0 and variance 1 once the layers before them are set
+            if isinstance(norm, AnalyticNorm):
+                like = next(iter(norm.parameters()), torch.empty(0))
+                norm.meet(like.new_zeros(norm.channels), like.new_ones(norm.channels))
 
-    def __enter__(self) -> None:
-        for norm in self.norms:  # their inputs have mean 0 and variance 1 once the layers before them are set
-            like = next(iter(norm.parameters()), torch.empty(0))
-            norm.meet(like.new_zeros(norm.channels), like.new_ones(norm.channels))
-        self.handles = [layer.register_forward_hook(self._set) for layer in self.paths]
+    def on(self, replica: Replica) -> contextlib.AbstractContextManager[None]:
+        """Set the layers while the replica runs inside this context."""
+        return replica.hooked([(layer, self._set) for layer in self.paths])
 
-    def __exit__(self, error: object, *_: object) -> None:
-        for handle in self.handles:
-            handle.remove()
-        if error is not None:
-            for parameter, before in self.before:
-                parameter.copy_(before)
-        for norm in self.norms:
-            norm.forget()
+    @torch.no_grad()
+    def undo(self) -> None:
+        """Put the parameters back, if the walk has failed."""
+        for parameter, before in self.before:
+            parameter.copy_(before)
 
     def report(self) -> list[Layer]:
         """The changes of all layers."""

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from momentprop.dispatch.context import suspended
 from momentprop.recording import Recording
 from momentprop.rules.statistics.mixing import as_pixel, channels_of
 from momentprop.torch_compat import pytrees as pytree
-from momentprop.torch_compat.modules import RunningNorm
+from momentprop.torch_compat.replica import Replica
 from momentprop.values import Statistics, Value
 
 _SPATIAL = {
@@ -41,8 +41,10 @@ def dataset_statistics(model: nn.Module, statistics: Statistics) -> dict[str, An
         statistics: the statistics of the inputs, from `input_statistics`.
     """
     recording = Recording(model, Statistics, True, lambda _, tree: pytree.tree_map(_channels, tree, is_leaf=_is_value))
-    with recording, batches_uncounted(model), suspended():
-        output = model(as_input(model, statistics))
+    replica = Replica(model)
+    replica.own_buffers()  # so that no batch is counted
+    with recording.on(replica), suspended():
+        output = replica.model(as_input(model, statistics))
     return {**recording.values, "": pytree.tree_map(_channels, output, is_leaf=_is_value)}
 
 
@@ -95,17 +97,3 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, was in training.items():
             module.training = was
-
-
-@contextlib.contextmanager
-def batches_uncounted(model: nn.Module) -> Iterator[None]:
-    """Restore the number of batches that normalizations have counted."""
-    counts: list[tuple[Tensor, Tensor]] = []
-    for module in model.modules():
-        if isinstance(module, RunningNorm) and module.training and module.num_batches_tracked is not None:
-            counts.append((module.num_batches_tracked, module.num_batches_tracked.clone()))
-    try:
-        yield
-    finally:
-        for count, before in counts:
-            count.copy_(before)

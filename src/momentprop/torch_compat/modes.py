@@ -20,12 +20,29 @@ def _nothing(*_: Any) -> int:
 _depth = known("torch._C._len_torch_function_stack", otherwise=_nothing, loses=_LOSES)
 _mode_at = known("torch._C._get_function_stack_at", otherwise=_nothing, loses=_LOSES)
 
+_pop = known(
+    "torch._C._pop_torch_function_stack",
+    otherwise=None,
+    loses="a pass that is interrupted at an unlucky moment leaves its mode active",
+)
+
 bare = known(
     "torch._C.DisableTorchFunction",
     otherwise=contextlib.nullcontext,
     loses="a fallback that draws random numbers warns of them",
 )
 """A context in which operations act as on plain tensors, and neither modes nor values see them."""
+
+
+def depth() -> int:
+    """Return how many modes are active in this thread."""
+    return int(_depth())
+
+
+def leave(wanted: int) -> None:
+    """Leave the innermost modes until this many are active."""
+    while _pop is not None and _depth() > wanted:
+        _pop()
 
 
 def is_entered() -> bool:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from momentprop.torch_compat import pytrees as pytree
@@ -30,6 +31,13 @@ def as_type(x: Any, wanted: type[Value]) -> Any:
         f"a {type(x).__name__} cannot be converted to a {wanted.__name__} without a loss: give a {wanted.__name__}, or "
         "leave out `method` and `family`"
     )
+
+
+def copied(x: Any) -> Any:
+    """Return a copy of a tensor or a value, and anything else itself."""
+    if isinstance(x, Value):
+        return x.each(torch.clone)
+    return x.clone() if isinstance(x, Tensor) else x
 
 
 def as_values(tree: Any, wanted: type[Value]) -> Any:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from momentprop.checking import metrics
 from momentprop.recording import Recording
 from momentprop.sampling import RunningMoments
+from momentprop.torch_compat.replica import Replica
 from momentprop.values import Estimate, Mean
 
 AT_ONCE = 250
@@ -36,10 +37,11 @@ def measure(model: nn.Module, images: Tensor, paths: Sequence[str]) -> dict[str,
     def take_up(path: str, value: Mean) -> None:
         moments[path].add(value.loc.movedim(1, -1).flatten(0, -2))
 
-    with Recording(model, Mean, paths, take_up) as recording:
+    replica, recording = Replica(model), Recording(model, Mean, paths, take_up)
+    with recording.on(replica):
         for part in images.split(AT_ONCE):
             recording.start()
-            model(part)
+            replica.model(part)
     return {path: moments[path].estimate(torch.float64) for path in paths}
 
 

@@ -1,0 +1,61 @@
+"""Undoes what a call changed outside itself, however the call ends, also by an interrupt at any moment.
+
+A `with` block can be interrupted between the end of `__enter__` and its body, or inside `__exit__`, and then leaves its
+change behind. So a call notes what to undo before it changes anything, and undoes it in a `finally` that is itself
+guarded. Whatever is undone twice must not mind.
+"""
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from momentprop.torch_compat import modes
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Undo(threading.local):
+    """What the calls of this thread are to undo, the innermost last."""
+
+    def __init__(self) -> None:
+        self.steps: list[Callable[[], None]] = []
+
+
+_undo = _Undo()
+
+
+def undo_at_the_end(step: Callable[[], None]) -> None:
+    """Let the innermost call that `leaves_no_trace` undo something; say so before it is done."""
+    _undo.steps.append(step)
+
+
+def leaves_no_trace(function: F) -> F:
+    """Make a function restore torch's modes and gradient mode, and undo all that it noted, however it ends."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return function(*args, **kwargs)
+        steps, entered, gradients = len(_undo.steps), modes.depth(), torch.is_grad_enabled()
+
+        def undo() -> None:
+            while len(_undo.steps) > steps:
+                _undo.steps[-1]()
+                _undo.steps.pop()
+            modes.leave(entered)
+            if torch.is_grad_enabled() is not gradients:
+                torch.set_grad_enabled(gradients)
+
+        try:
+            try:
+                return function(*args, **kwargs)
+            finally:
+                undo()
+        except BaseException:
+            undo()  # an interrupt may have struck while the call was leaving
+            raise
+
+    return called  # type: ignore[return-value]

@@ -10,7 +10,7 @@ WHEEL_VENV := build/wheel-venv
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-library test-experiments test-full lint format types docs wheel clean
+.PHONY: help install demo test test-library test-experiments test-full fuzz lint format types docs wheel clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -37,6 +37,10 @@ test-experiments: $(READY) ## Run the part of it that is about the experiments
 
 test-full: $(READY) ## Run the test suite with the slow, wide checks
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal -m ''
+
+# `make fuzz FUZZ='--seed 7 --only models'` passes options on; `python -m tests.fuzz --help` lists them.
+fuzz: $(READY) ## Try random inputs, programs, models and interrupts for ten minutes
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(FUZZ)
 
 lint: $(READY) ## Check style and formatting
 	$(BIN)/ruff check .

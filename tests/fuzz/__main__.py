@@ -40,9 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if outcome.failure:
                 failures.append(outcome)
                 counts[kind]["failures"] += 1
-                print(
-                    f"\n{kind} {outcome.number}: {outcome.failure}\n  repeat: {_command(outcome, options)}", flush=True
-                )
+                print(f"\n{kind} {outcome.number}: {outcome.failure}", flush=True)
+                print(f"  repeat: {_command(outcome, options)}", flush=True)
             _progress(kind, counts[kind], time.monotonic() - started)
             if counts[kind]["failures"] >= _MANY:
                 print(f"\n{kind}: {_MANY} failures, no more trials", flush=True)
@@ -128,9 +127,8 @@ def _summarize(failures: Sequence[Outcome], options: argparse.Namespace) -> None
     """Print the failures by what they say, numbers apart, with the first of each sort."""
     sorts: dict[str, list[Outcome]] = {}
     for failure in failures:
-        sorts.setdefault(failure.kind + re.sub(r"-?\b[\d.]+(e[+-]?\d+)?\b|inf|nan", "#", failure.failure), []).append(
-            failure
-        )
+        says = re.sub(r"-?\b[\d.]+(e[+-]?\d+)?\b|inf|nan", "#", failure.failure)
+        sorts.setdefault(failure.kind + says, []).append(failure)
     for alike in sorts.values():
         print(f"- {len(alike)} × {alike[0].kind}: {alike[0].failure}\n  {_command(alike[0], options)}")
 

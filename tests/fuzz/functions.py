@@ -76,16 +76,17 @@ _CONVEX = set("relu abs softplus exp exp2 expm1 square".split())
 _CONCAVE = {"logsigmoid"}
 _SLOW = {"softsign": 16, "tanhshrink": 16, "mish": 4}
 _RATES = {"exp": 1.0, "expm1": 1.0, "exp2": math.log(2)}
-_PARAMETERS = set(
-    "leaky_relu prelu rrelu threshold clamp clamp_min clamp_max hardtanh softplus elu celu".split()
-) | set("hardshrink softshrink pow heaviside".split())
+_WITH_PARAMETERS = set(
+    "leaky_relu prelu rrelu threshold clamp clamp_min clamp_max hardtanh softplus elu celu hardshrink softshrink pow "
+    "heaviside".split()
+)
 
 
 def _fixed() -> dict[str, Function]:
     """The functions without parameters, from the table of cases."""
     found = {}
     for case in CASES:
-        if case.op in _PARAMETERS or case.args or case.kwargs:
+        if case.op in _WITH_PARAMETERS or case.args or case.kwargs:
             continue
         found[case.op] = Function(
             case.op, case, case.kinks, case.lipschitz, case.bounds,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import momentprop
 from tests.fuzz.left_behind import differences, state
 
-_TRACED = tuple(os.path.dirname(module.__file__) + os.sep for module in (momentprop, torch)) + (contextlib.__file__,)
+_TRACED = (*(os.path.dirname(module.__file__) + os.sep for module in (momentprop, torch)), contextlib.__file__)
 
 
 class _Residual(nn.Module):

@@ -9,8 +9,6 @@ from tests.fuzz import interrupts
 MOMENTS = 40
 """The moments of each call; `make test-full` tries 1,000 in all."""
 
-until_replicas = pytest.mark.xfail(strict=False, reason="calls do not yet run on a replica of the model")
-
 
 def _strike(name: str, count: int) -> None:
     random, total = Random(f"interrupts of {name}"), interrupts.lines_of(name)
@@ -23,19 +21,16 @@ def _strike(name: str, count: int) -> None:
     assert left == []
 
 
-@until_replicas
 @pytest.mark.parametrize("name", ["propagate, ap1", "propagate, ap2", "propagate, sample"])
 def test_an_interrupted_propagation_leaves_nothing_behind(name):
     _strike(name, MOMENTS)
 
 
-@until_replicas
 @pytest.mark.parametrize("name", ["check", "calibrate"])
 def test_an_interrupted_check_or_calibration_leaves_nothing_behind(name):
     _strike(name, MOMENTS // 10)
 
 
-@until_replicas
 @pytest.mark.full
 @pytest.mark.parametrize("name", interrupts.CALLS)
 def test_a_thousand_interrupts_leave_nothing_behind(name):

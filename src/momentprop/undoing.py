@@ -7,6 +7,7 @@ guarded. Whatever is undone twice must not mind.
 
 import functools
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -39,13 +40,13 @@ def leaves_no_trace(function: F) -> F:
     def called(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return function(*args, **kwargs)
-        steps, entered, gradients = len(_undo.steps), modes.depth(), torch.is_grad_enabled()
+        steps, entered, gradients = len(_undo.steps), modes.entered(), torch.is_grad_enabled()
 
         def undo() -> None:
             while len(_undo.steps) > steps:
                 _undo.steps[-1]()
                 _undo.steps.pop()
-            modes.leave(entered)
+            modes.restore(entered)
             if torch.is_grad_enabled() is not gradients:
                 torch.set_grad_enabled(gradients)
 
@@ -54,8 +55,20 @@ def leaves_no_trace(function: F) -> F:
                 return function(*args, **kwargs)
             finally:
                 undo()
-        except BaseException:
+        except BaseException as error:
+            interrupt = _interrupt(error)
+            if interrupt is not None:
+                traceback.clear_frames(interrupt.__traceback__)  # which may hold what torch has not yet left
             undo()  # an interrupt may have struck while the call was leaving
+            if interrupt is not None and interrupt is not error:
+                raise interrupt from None
             raise
 
     return called  # type: ignore[return-value]
+
+
+def _interrupt(error: BaseException | None) -> BaseException | None:
+    """Return the interrupt that an error is, or that it follows: torch may fail to leave what it has left already."""
+    while isinstance(error, Exception):
+        error = error.__context__
+    return error

@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 import momentprop
-from tests.fuzz.left_behind import differences, state
+from tests.fuzz.left_behind import differences, modes, state
 
 _TRACED = (*(os.path.dirname(module.__file__) + os.sep for module in (momentprop, torch)), contextlib.__file__)
 
@@ -100,7 +101,16 @@ def trial(random: Random, device: str = "cpu", name: str | None = None) -> Count
     """Interrupt one call at one line and compare the state before and after."""
     name = name or random.choices(list(CALLS), _WEIGHTS)[0]
     total = lines_of(name)
-    return interrupted(name, random.randint(1, total), total)
+    around = UsersOwn() if random.random() < 0.3 else contextlib.nullcontext()
+    with around:
+        return interrupted(name, random.randint(1, total), total)
+
+
+class UsersOwn(TorchFunctionMode):
+    """A mode that the user has entered, and that must survive."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
 
 
 def interrupted(name: str, moment: int, total: int = 0) -> Counter[str]:
@@ -146,7 +156,9 @@ def _mend(before: dict[str, Any]) -> None:
     torch.set_grad_enabled(before["grad mode"])
     torch.set_rng_state(before["torch's generator"])
     torch.set_default_dtype(before["default dtype"])
-    while torch._C._len_torch_function_stack() > before["torch function modes"]:
+    for _ in modes():
         torch._C._pop_torch_function_stack()
+    for mode in before["torch function modes"]:
+        torch._C._push_on_torch_function_stack(mode)
     while torch._C._functorch.peek_interpreter_stack() is not None:
         torch._C._functorch.pop_dynamic_layer_stack()

@@ -16,7 +16,7 @@ def state(model: nn.Module) -> dict[str, Any]:
     found: dict[str, Any] = {
         "grad mode": torch.is_grad_enabled(),
         "inference mode": torch.is_inference_mode_enabled(),
-        "torch function modes": torch._C._len_torch_function_stack(),
+        "torch function modes": modes(),
         "torch dispatch modes": torch._C._len_torch_dispatch_stack(),
         "torch functions enabled": torch._C._is_torch_function_enabled(),
         "transforms": torch._C._functorch.peek_interpreter_stack() is not None,
@@ -35,6 +35,11 @@ def state(model: nn.Module) -> dict[str, Any]:
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
             found[f"{path}.{name}"] = _described(tensor)
     return found
+
+
+def modes() -> list[Any]:
+    """Return the active `TorchFunctionMode`s, the innermost last."""
+    return [torch._C._get_function_stack_at(level) for level in range(torch._C._len_torch_function_stack())]
 
 
 def _described(tensor: Any) -> Any:

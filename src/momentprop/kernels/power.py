@@ -50,7 +50,8 @@ def lognormal_power(mean: Tensor, variance: Tensor, exponent: float) -> Moments:
     log_spread = _log_spread(mean, variance)
     power = torch.pow(mean, exponent)
     p = exponent
-    largest = power * torch.exp(p * (p - 0.5) * log_spread)
+    root = torch.exp(0.5 * p * (p - 0.5) * log_spread)
+    largest = power * root * root
     width = largest * (largest * -torch.expm1(-p * p * log_spread))
     return Moments(power * torch.exp(0.5 * p * (p - 1) * log_spread), width)
 

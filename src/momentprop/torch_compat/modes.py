@@ -5,6 +5,7 @@ can read. Dynamo traces these functions.
 """
 
 import contextlib
+import itertools
 from typing import Any, TypeVar
 
 from momentprop.torch_compat.guard import known
@@ -20,11 +21,9 @@ def _nothing(*_: Any) -> int:
 _depth = known("torch._C._len_torch_function_stack", otherwise=_nothing, loses=_LOSES)
 _mode_at = known("torch._C._get_function_stack_at", otherwise=_nothing, loses=_LOSES)
 
-_pop = known(
-    "torch._C._pop_torch_function_stack",
-    otherwise=None,
-    loses="a pass that is interrupted at an unlucky moment leaves its mode active",
-)
+_UNLUCKY = "a pass that is interrupted at an unlucky moment leaves its mode active"
+_pop = known("torch._C._pop_torch_function_stack", otherwise=None, loses=_UNLUCKY)
+_push = known("torch._C._push_on_torch_function_stack", otherwise=None, loses=_UNLUCKY)
 
 bare = known(
     "torch._C.DisableTorchFunction",
@@ -34,15 +33,20 @@ bare = known(
 """A context in which operations act as on plain tensors, and neither modes nor values see them."""
 
 
-def depth() -> int:
-    """Return how many modes are active in this thread."""
-    return int(_depth())
+def entered() -> list[Any]:
+    """Return the active modes, the innermost last."""
+    return [_mode_at(level) for level in range(_depth())]
 
 
-def leave(wanted: int) -> None:
-    """Leave the innermost modes until this many are active."""
-    while _pop is not None and _depth() > wanted:
+def restore(wanted: list[Any]) -> None:
+    """Make these modes the active ones again, whatever an interrupted call has entered or left."""
+    if _pop is None or _push is None:
+        return
+    common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], zip(entered(), wanted, strict=False)))
+    while _depth() > common:
         _pop()
+    for mode in wanted[common:]:
+        _push(mode)
 
 
 def is_entered() -> bool:

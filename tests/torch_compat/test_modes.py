@@ -46,3 +46,14 @@ def test_without_a_way_past_modes_they_see_everything(monkeypatch: pytest.Monkey
     with _Counting() as mode, module.bare():
         torch.relu(torch.ones(1))
     assert mode.count > 0
+
+
+def test_modes_are_restored_whatever_was_entered_or_left() -> None:
+    with _Counting(), _Other():
+        before = modes.entered()
+        torch._C._pop_torch_function_stack()
+        torch._C._pop_torch_function_stack()
+        torch._C._push_on_torch_function_stack(_Other())
+        modes.restore(before)
+        assert all(a is b for a, b in zip(modes.entered(), before, strict=True))
+    assert modes.entered() == []

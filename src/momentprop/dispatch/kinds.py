@@ -216,14 +216,15 @@ class Elementwise(Operation):
 class Transform(NamedTuple):
     r"""A function of each element: the kernel of its moments, and the plain function.
 
-    `more` are further tensors that both the kernel and gradients take, as the slopes of a PReLU. Without a kernel the
-    function is the identity.
+    `more` are further tensors that both the kernel and gradients take, as the slopes of a PReLU; `of_more` is the plain
+    function of an element and these, by which expressions are followed. Without a kernel the function is the identity.
     """
 
     kernel: Callable[..., Any] | None
     plain: Callable[[Tensor], Tensor] | None
     more: tuple[Tensor, ...] = ()
     fused: bool = True  # save the partial derivatives of the kernel, and not what autograd would save
+    of_more: Callable[..., Tensor] | None = None
 
 
 class Noise(Operation):

@@ -46,7 +46,10 @@ class Independent(Uncertain):
     def transformed(self, function: Transform) -> Self:
         """Return the value of a function of each element."""
         if function.fused or function.kernel is None or function.plain is None:
-            return self.through(function.kernel, function.plain, *function.more)
+            result = self.through(function.kernel, function.plain, *function.more)
+            if function.of_more is not None:
+                result.remember(combined(function.of_more, [self.source, *function.more]))
+            return result
         moments = function.kernel(self.loc, self.variance, *function.more)
         result = self.of(moments.mean, moments.variance)
         result.remember(combined(function.plain, [self.source]))

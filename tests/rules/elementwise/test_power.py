@@ -159,3 +159,12 @@ def test_powers_without_a_rule_raise():
     for base in (0.0, -1.0, torch.tensor([-1.0])):
         with pytest.raises(ValueError, match="must be positive"):
             torch.pow(base, x)
+
+
+def test_real_powers_do_not_overflow_before_their_value_does():
+    """The square of the largest term overflowed, and the exponential of half the logarithm. The fuzzer found it."""
+    mean, variance = torch.tensor([95509728.0, 1e-8]), torch.tensor([1.7824233770370483, 6.3579372877597962e-09])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found, wanted = (Normal(mean.to(dtype), variance.to(dtype)) ** 2.5 for dtype in (torch.float32, torch.float64))
+    torch.testing.assert_close(found.variance.double(), wanted.variance, rtol=1e-4, atol=0.0)

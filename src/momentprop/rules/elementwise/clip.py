@@ -57,10 +57,17 @@ def _finite(bound: Bound, missing: float, dtype: torch.dtype) -> Bound:
     return None if bound == missing else bound
 
 
+def _between(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    return torch.minimum(torch.maximum(x, low), high)
+
+
+_CLIPPED: dict[Kernel, Callable[..., Tensor]] = {raised: torch.maximum, lowered: torch.minimum, clip: _between}
+
+
 def _through(kernel: Kernel, plain: Callable[[Tensor], Tensor], *bounds: float | Tensor) -> Transform:
     tensors = [bound for bound in bounds if isinstance(bound, Tensor)]
     if tensors:
-        return Transform(kernel, plain, tuple(tensors))
+        return Transform(kernel, plain, tuple(tensors), of_more=_CLIPPED[kernel])
     return Transform(lambda mean, variance: kernel(mean, variance, *bounds), plain)
 
 

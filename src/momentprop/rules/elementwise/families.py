@@ -14,7 +14,7 @@ from momentprop import paper
 from momentprop.dispatch import Transform
 from momentprop.dispatch.registry import elementwise
 from momentprop.kernels.fuse import Kernel, Moments
-from momentprop.rules.elementwise.rectifier import channel_slopes
+from momentprop.rules.elementwise.rectifier import channel_slopes, leaky
 from momentprop.values import Fitted, Logistic
 
 PaperFunction = Callable[..., tuple[Tensor, Tensor]]
@@ -101,7 +101,7 @@ def prelu_logistic(input: Logistic, weight: Tensor) -> Transform:
     Source: derived from the paper's "ReLU"
     """
     slopes = channel_slopes(weight, input)
-    return Transform(_kernel(paper.leaky_relu_logistic), lambda x: F.prelu(x, weight), (slopes,))
+    return Transform(_kernel(paper.leaky_relu_logistic), lambda x: F.prelu(x, weight), (slopes,), of_more=leaky)
 
 
 @elementwise("prelu", on=Fitted)
@@ -112,7 +112,7 @@ def prelu_fitted(input: Fitted, weight: Tensor) -> Transform:
     Source: paper, eq. LReLU-approx and "Implementation Details"
     """
     slopes = channel_slopes(weight, input)
-    return Transform(_kernel(paper.leaky_relu_fitted), lambda x: F.prelu(x, weight), (slopes,))
+    return Transform(_kernel(paper.leaky_relu_fitted), lambda x: F.prelu(x, weight), (slopes,), of_more=leaky)
 
 
 @elementwise("abs", on=Logistic)

@@ -64,7 +64,8 @@ def _power_of_certain(base: Any, exponent: Any) -> Transform:
         return Transform(partial(lognormal, power=power, rate=math.log(base)), power)
     if may_look_at(base, None) and bool((base <= 0).any()):
         raise ValueError("the base of a random power must be positive, but has other elements")
-    return Transform(lognormal_of_base, partial(torch.pow, base), (base.to(exponent.dtype),))
+    power = partial(torch.pow, base)
+    return Transform(lognormal_of_base, power, (base.to(exponent.dtype),), of_more=lambda x, base: torch.pow(base, x))
 
 
 def _as_lognormal(

@@ -44,7 +44,12 @@ def prelu(input: Normal, weight: Tensor) -> Transform:
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: paper, "Max and Leaky ReLU"
     """
-    return Transform(rectifier, lambda x: F.prelu(x, weight), (channel_slopes(weight, input),))
+    return Transform(rectifier, lambda x: F.prelu(x, weight), (channel_slopes(weight, input),), of_more=leaky)
+
+
+def leaky(x: Tensor, slope: Tensor) -> Tensor:
+    """Return a PReLU with a slope for each element."""
+    return torch.where(x > 0, x, slope * x)
 
 
 def channel_slopes(weight: Tensor, input: Any) -> Tensor:

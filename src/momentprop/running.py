@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from momentprop import fallbacks
 from momentprop.dispatch.context import Watcher
-from momentprop.mode import Propagation
+from momentprop.mode import Propagation, warn_of_draw
+from momentprop.randomness import Foreign
 from momentprop.recording import Recording
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.modules import RunningNorm
@@ -58,10 +59,13 @@ class Run:
             record.start()
             watching.start(inputs.leaves)
             given, named = inputs.of_type(kind)
+            foreign = Foreign()
             with record.on(replica), watching.on(replica), propagation:
                 output = replica.model(*given, **named)
             watching.finish()
             if kind is not Sample:
+                for source in foreign.have_drawn:
+                    warn_of_draw(source, "an unknown place", kind)
                 replica.carry_back(_is_plain)
             return as_values(output, kind), record.values
 

@@ -56,7 +56,7 @@ class Propagation(Context):
     ) -> Any:
         """Apply an operation with these values among its arguments; `body` is what it does to plain tensors."""
         name = getattr(function, "__name__", "")
-        if name in _DRAWS and self.kind is not Sample and not (args and isinstance(args[0], nn.Parameter)):
+        if name in _DRAWS and self.kind is not Sample and not _initializes(args, kwargs):
             warn_of_draw(name, where(), self.kind)
         if not values:
             return self._on_plain(name, function, body, args, kwargs)
@@ -102,6 +102,11 @@ class Propagation(Context):
         given, named = pytree.tree_unflatten([*leaves[:first], lifted, *leaves[first + 1 :]], structure)
         result = dispatch(function, given, named, self)
         return leaves[first] if result is lifted else result  # noise that does not act leaves a tensor plain
+
+
+def _initializes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether an operation writes into a parameter: a lazy layer that draws its first weights."""
+    return any(isinstance(x, nn.Parameter) for x in (*args[:1], *kwargs.values()))
 
 
 def warn_of_draw(source: str, place: str, kind: type[Value]) -> None:

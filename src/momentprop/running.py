@@ -19,7 +19,7 @@ from momentprop.recording import Recording
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.modules import RunningNorm
 from momentprop.torch_compat.replica import Replica
-from momentprop.undoing import leaves_no_trace, undo_at_the_end
+from momentprop.undoing import leaves_no_trace, undo_at_the_end, undo_now
 from momentprop.values import Normal, Sample, Value
 from momentprop.values.conversion import as_type, as_values, copied, is_floating, is_value
 
@@ -204,7 +204,7 @@ def _seeded(seed: int | None, draws: bool) -> Iterator[None]:
             torch.manual_seed(seed)
             yield
         finally:
-            restore()
+            undo_now(restore)  # while other draws are still kept out
 
 
 def _generators_as_they_are() -> Callable[[], None]:

@@ -4,6 +4,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch import nn
+
 from momentprop.dispatch import Call, Context, dispatch, where
 from momentprop.dispatch.composites import OPENED
 from momentprop.dispatch.context import Fallback, Watcher
@@ -15,8 +17,9 @@ from momentprop.values import Certain, Independent, Sample, Value
 from momentprop.values.conversion import as_type, is_floating, is_value
 
 _DRAWS = frozenset(
-    "bernoulli bernoulli_ exponential_ gumbel_softmax multinomial normal normal_ poisson "
-    "rand rand_like randn randn_like uniform_".split()
+    "bernoulli bernoulli_ binomial cauchy_ exponential_ geometric_ gumbel_softmax log_normal_ multinomial normal "
+    "normal_ poisson rand rand_like randint randint_like randn randn_like random_ randperm uniform_ "
+    "_sample_dirichlet _standard_gamma".split()
 )
 
 
@@ -53,8 +56,8 @@ class Propagation(Context):
     ) -> Any:
         """Apply an operation with these values among its arguments; `body` is what it does to plain tensors."""
         name = getattr(function, "__name__", "")
-        if name in _DRAWS and self.kind is not Sample:
-            _warn_of_draw(name, self.kind)
+        if name in _DRAWS and self.kind is not Sample and not _initializes(args, kwargs):
+            warn_of_draw(name, where(), self.kind)
         if not values:
             return self._on_plain(name, function, body, args, kwargs)
         for value in values:
@@ -101,9 +104,15 @@ class Propagation(Context):
         return leaves[first] if result is lifted else result  # noise that does not act leaves a tensor plain
 
 
-def _warn_of_draw(name: str, kind: type[Value]) -> None:
+def _initializes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether an operation writes into a parameter: a lazy layer that draws its first weights."""
+    return any(isinstance(x, nn.Parameter) for x in (*args[:1], *kwargs.values()))
+
+
+def warn_of_draw(source: str, place: str, kind: type[Value]) -> None:
+    """Warn that the model draws random numbers of its own, which only `method="sample"` takes as random."""
     warnings.warn(
-        f"the model draws random numbers by {name!r} at {where()}; as a {kind.__name__} they are kept as constants, "
+        f"the model draws random numbers by {source!r} at {place}; as a {kind.__name__} they are kept as constants, "
         "and their variance is lost: use a layer that momentprop knows, or method='sample'",
-        stacklevel=2,
+        stacklevel=3,
     )

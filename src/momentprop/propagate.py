@@ -55,8 +55,9 @@ def propagate(
     True
 
     Args:
-        model: any module or function; it is left as it was, but for what its forward pass changes in training mode.
-        *args: go to the model, tensors as well as values.
+        model: any module or function. A module is left as it was, but for running statistics and plain tensors that its
+            forward pass assigns in training mode. Threads may share it.
+        *args: copies of them go to the model, tensors as well as values.
         method: `"ap1"` propagates means (`Mean`), `"ap2"` means and variances, `"sample"` makes many draws and gives
             an `Estimate`. By default a value among the arguments keeps its type, and tensors are run by `"ap2"`.
         family: of `"ap2"`: `"normal"` (the default), `"logistic"` or `"fitted"` values.

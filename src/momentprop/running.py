@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from momentprop import fallbacks
 from momentprop.dispatch.context import Watcher
-from momentprop.mode import Propagation
+from momentprop.mode import Propagation, warn_of_draw
+from momentprop.randomness import Foreign
 from momentprop.recording import Recording
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.modules import RunningNorm
 from momentprop.torch_compat.replica import Replica
-from momentprop.undoing import leaves_no_trace, undo_at_the_end
+from momentprop.undoing import leaves_no_trace, undo_at_the_end, undo_now
 from momentprop.values import Normal, Sample, Value
 from momentprop.values.conversion import as_type, as_values, copied, is_floating, is_value
 
@@ -58,10 +59,13 @@ class Run:
             record.start()
             watching.start(inputs.leaves)
             given, named = inputs.of_type(kind)
+            foreign = Foreign()
             with record.on(replica), watching.on(replica), propagation:
                 output = replica.model(*given, **named)
             watching.finish()
             if kind is not Sample:
+                for source in foreign.have_drawn:
+                    warn_of_draw(source, "an unknown place", kind)
                 replica.carry_back(_is_plain)
             return as_values(output, kind), record.values
 
@@ -200,7 +204,7 @@ def _seeded(seed: int | None, draws: bool) -> Iterator[None]:
             torch.manual_seed(seed)
             yield
         finally:
-            restore()
+            undo_now(restore)  # while other draws are still kept out
 
 
 def _generators_as_they_are() -> Callable[[], None]:

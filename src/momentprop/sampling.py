@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from momentprop.randomness import REPLAYS, Foreign, is_repeatable
 from momentprop.values import Estimate
 
 MEMORY = 2**29
@@ -112,14 +113,16 @@ def stream(draw: Draw, samples: int, *, together: bool = True, title: str = "sam
 def chunks(draw: Draw, samples: int, *, together: bool = True, title: str = "sampling") -> Iterator[Sequence[Tensor]]:
     """Make draws and yield some at a time, stacked along a new first dimension.
 
-    If `together` is set and torch supports it, `vmap` makes several draws at once, as many as `MEMORY` allows.
+    If `together` is set and torch supports it, `vmap` makes several draws at once, as many as `MEMORY` allows. It makes
+    Python's and numpy's random numbers once for all of them, so where the draws use such numbers, they are made singly.
     """
     with progress(samples, title) as bar:
         with _Bytes() as counted:
             first = draw()
         yield [tensor.unsqueeze(0) for tensor in first]
         bar.update(1)
-        done, chunk = 1, _budget(first[0].device) // max(counted.total, 1) if together and first else 1
+        together = together and bool(first) and samples > 2 * REPLAYS and is_repeatable(draw)
+        done, chunk = 1, _budget(first[0].device) // max(counted.total, 1) if together else 1
         while done < samples:
             chunk = min(chunk, samples - done)
             draws = _several(draw, chunk) if chunk > 1 else None
@@ -135,13 +138,15 @@ def _budget(device: torch.device) -> int:
 
 
 def _several(draw: Draw, count: int) -> Sequence[Tensor] | None:
-    """Return stacked independent draws, or None if `vmap` does not support the model."""
+    """Return stacked independent draws, or None if `vmap` does not support the model or they share randomness."""
+    others = Foreign()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of operations that it cannot batch
-            return torch.func.vmap(lambda _: tuple(draw()), randomness="different")(torch.arange(count))
+            draws = torch.func.vmap(lambda _: tuple(draw()), randomness="different")(torch.arange(count))
     except Exception:  # a single draw worked, so the fault is with `vmap`
         return None
+    return None if others.have_drawn else draws
 
 
 def progress(total: int, title: str) -> Any:

@@ -33,6 +33,13 @@ def undo_at_the_end(step: Callable[[], None]) -> None:
     _undo.steps.append(step)
 
 
+def undo_now(step: Callable[[], None]) -> None:
+    """Undo something before the end of the call."""
+    step()
+    if step in _undo.steps:
+        _undo.steps.remove(step)
+
+
 def leaves_no_trace(function: F) -> F:
     """Make a function restore torch's modes and gradient mode, and undo all that it noted, however it ends."""
 

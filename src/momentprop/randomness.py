@@ -1,0 +1,58 @@
+"""Randomness that is not torch's: Python's `random`, numpy, and any other source inside a model."""
+
+import random
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+REPLAYS = 3
+"""How often a draw is made again from the same state of torch's generators."""
+
+
+class Foreign:
+    """The global generators of Python and numpy, as they were when this was made."""
+
+    def __init__(self) -> None:
+        self.before = _states()
+
+    @property
+    def have_drawn(self) -> list[str]:
+        """The names of the generators that have been used since."""
+        return [name for name, state in _states().items() if state != self.before.get(name, state)]
+
+
+def _states() -> dict[str, Any]:
+    if torch.compiler.is_compiling():
+        return {}
+    states: dict[str, Any] = {"random": random.getstate()}
+    numpy: Any = sys.modules.get("numpy.random")
+    if numpy is not None:
+        name, keys, *rest = numpy.get_state()
+        states["numpy.random"] = (name, keys.tobytes(), *rest)
+    return states
+
+
+def is_repeatable(draw: Callable[[], Sequence[Tensor]]) -> bool:
+    """Return whether a draw depends on torch's generators alone: it comes out the same when they are wound back.
+
+    A source that is asked in few draws only may go unnoticed, unless it is Python's or numpy's global generator.
+    """
+    others = Foreign()
+    found = []
+    for _ in range(REPLAYS):
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            found.append(draw())
+    return not others.have_drawn and all(all(map(_same, found[0], again)) for again in found[1:])
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Return whether tensors are equal, on a GPU but for the rounding of sums in another order."""
+    if a.shape != b.shape:
+        return False
+    if a.device.type == "cpu":
+        return torch.allclose(a, b, rtol=0.0, atol=0.0, equal_nan=True)
+    size = a.nan_to_num(posinf=0.0, neginf=0.0).abs().sum() / max(a.numel(), 1)
+    return torch.allclose(a, b, rtol=1e-4, atol=1e-4 * float(size), equal_nan=True)

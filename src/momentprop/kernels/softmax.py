@@ -99,7 +99,7 @@ def against_rivals(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tens
 
 
 def _without_own(heights: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-    r"""For each class $y$: $h = \max_{k\ne y} h_k$ and $\sum_{k\ne y} f_k e^{h_k - h}$, without underflow or overflow."""
+    r"""For each class $y$: $h = \max_{k\ne y} h_k$, and $\sum_{k\ne y} f_k e^{h_k - h}$ without overflow."""
     top = one_hot(heights)
     rest = torch.where(top, 4 * _MASKED, heights)
     first, second = (part.amax(-1, keepdim=True) for part in (heights, rest))

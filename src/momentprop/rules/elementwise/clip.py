@@ -11,7 +11,7 @@ from torch import Tensor
 from momentprop.dispatch import Transform
 from momentprop.dispatch.registry import elementwise
 from momentprop.kernels.clip import clip
-from momentprop.kernels.compose import rescaled
+from momentprop.kernels.compose import complementary, rescaled
 from momentprop.kernels.fuse import Kernel
 from momentprop.kernels.half_clip import lowered, raised
 from momentprop.torch_compat.overridable import make_overridable
@@ -22,6 +22,8 @@ make_overridable(F.hardsigmoid)
 
 Bound = float | Tensor | None
 _FAR = 1e30  # stands for infinity among the elements of a tensor of bounds
+# at the lower kink the shift is exact
+_hardsigmoid = complementary(rescaled(partial(clip, low=0.0, high=6.0), shift=3.0, outer=1 / 6))
 
 
 @elementwise("clamp", on=Normal)
@@ -112,4 +114,4 @@ def hardsigmoid(input: Normal, inplace: bool = False) -> Transform:
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: as `clamp`
     """
-    return Transform(rescaled(partial(clip, low=0.0, high=6.0), shift=3.0, outer=1 / 6), F.hardsigmoid)
+    return Transform(_hardsigmoid, F.hardsigmoid)

@@ -39,7 +39,7 @@ def logsigmoid(input: Normal) -> Transform:
 def silu(input: Normal, inplace: bool = False) -> Transform:
     r"""Moments of $X\,S(X)$, taken like those of `softplus`, but with the switch at $\sigma = 1.8$.
 
-    Error: 3e-5
+    Error: 3e-5; plus 1e-7/$\sigma$ within a few $\sigma$ of the minimum in float32, whose means are no finer
     Source: as `softplus`
     """
     return Transform(silu_moments, F.silu)
@@ -49,7 +49,7 @@ def silu(input: Normal, inplace: bool = False) -> Transform:
 def mish(input: Normal, inplace: bool = False) -> Transform:
     r"""Moments of $X \tanh(\log(1 + e^X))$, taken like those of `softplus`, but with the switch at $\sigma = 1.9$.
 
-    Error: 5e-5
+    Error: 5e-5; plus 1e-7/$\sigma$ within a few $\sigma$ of the minimum in float32, whose means are no finer
     Source: as `softplus`
     """
     return Transform(mish_moments, F.mish)

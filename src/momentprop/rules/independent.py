@@ -85,7 +85,7 @@ def _multiplied(call: Call) -> Any:
     return x.of(loc, variance.to(loc.dtype))
 
 
-def _at_one_place(x: Any, y: Any) -> torch.Tensor:
+def _at_one_place(x: Any, y: Any) -> Any:
     """Return the variance of a product of elements, in an order in which no square overflows before its product."""
     own = y.loc * (y.loc * x.variance) + x.loc * (x.loc * y.variance)
     return own + x.variance * y.variance

@@ -3,6 +3,7 @@ r"""Clipping to an interval or a half-line: clamp, hardtanh, ReLU6 and the hard 
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +41,10 @@ def clamp(input: Normal | Tensor, min: Bound | Value = None, max: Bound | Value 
         raise ValueError("`clamp` needs at least one of `min` and `max`")
     if isinstance(input, Tensor) or isinstance(min, Value) or isinstance(max, Value):
         raise TypeError("`clamp` takes a random input and certain bounds; for a random bound write `torch.maximum`")
+    if _is_absurd(min, math.inf) or _is_absurd(max, -math.inf):
+        raise ValueError(
+            f"`clamp` of a random value needs bounds that leave it finite, but has min={min} and max={max}"
+        )
     plain = partial(torch.clamp, min=min, max=max)
     low, high = _finite(min, -math.inf, input.dtype), _finite(max, math.inf, input.dtype)
     if low is None:
@@ -51,6 +56,11 @@ def clamp(input: Normal | Tensor, min: Bound | Value = None, max: Bound | Value 
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         raise TypeError("`min` and `max` of `clamp` must both be numbers or both be tensors")
     return _through(clip, plain, low if low < high else high, high)
+
+
+def _is_absurd(bound: Any, infinite: float) -> bool:
+    """Return whether a bound is NaN or the given infinity."""
+    return isinstance(bound, float) and (math.isnan(bound) or bound == infinite)
 
 
 def _finite(bound: Bound, missing: float, dtype: torch.dtype) -> Bound:
@@ -94,6 +104,9 @@ def hardtanh(input: Normal, min_val: float = -1.0, max_val: float = 1.0, inplace
     Source: as `clamp`
     """
     plain = partial(F.hardtanh, min_val=min_val, max_val=max_val)
+    if math.isinf(min_val) or math.isinf(max_val):
+        kernel = clamp(input, min_val, max_val).kernel
+        return Transform(kernel, None if kernel is None else plain)
     return Transform(partial(clip, low=min_val, high=max_val), plain)
 
 

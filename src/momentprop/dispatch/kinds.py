@@ -143,7 +143,7 @@ class Linear(Operation):
         numbers = {}
         for name in self.numbers:
             if call.given(name) is not None:
-                numbers[name] = call.given(name) ** 2
+                numbers[name] = squared(call.given(name), variances[0])
         return (call.replaced(numbers) if numbers else call).on(*variances)
 
     def transpose(self, call: Call, gradient: Any) -> tuple[Tensor, ...]:
@@ -241,9 +241,9 @@ class Noise(Operation):
 
 
 def squared(factor: Any, like: Tensor) -> Any:
-    """Return the square of a plain factor, in the floating-point type of a tensor if it is made of integers."""
+    """Return the square of a plain factor, taken in the floating-point type of a tensor unless its own is wider."""
     if isinstance(factor, Tensor):
-        factor = factor if factor.is_floating_point() or factor.is_complex() else factor.to(like.dtype)
+        factor = factor if factor.dtype is like.dtype else factor.to(torch.promote_types(factor.dtype, like.dtype))
     elif isinstance(factor, int):
         factor = float(factor)
     return factor * factor
@@ -254,4 +254,4 @@ def _zero(summand: Any) -> Any:
         return torch.zeros_like(summand)
     if isinstance(summand, list | tuple):
         return [_zero(item) for item in summand]
-    return 0 if isinstance(summand, int | float) else summand
+    return 0 if isinstance(summand, int | float | complex) else summand

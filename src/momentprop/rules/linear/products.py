@@ -54,12 +54,13 @@ bilinear(
 def product_variance(product: Callable[[Tensor, Tensor], Tensor], x: Random, y: Random) -> Tensor:
     """Return the variance of a bilinear map of two independent arguments of which at least one is random."""
     mean_x, mean_y = mean_of(x), mean_of(y)
+    variance_x, variance_y = variance_of(x), variance_of(y)
     if not is_random(y):
-        return product(variance_of(x), mean_y * mean_y)
-    variance_y = variance_of(y)
+        return product(variance_x, squared(mean_y, variance_x))
     if not is_random(x):
-        return product(mean_x * mean_x, variance_y)
-    return product(variance_of(x), mean_y * mean_y + variance_y) + product(mean_x * mean_x, variance_y)
+        return product(squared(mean_x, variance_y), variance_y)
+    by_x = product(variance_x, squared(mean_y, variance_x) + variance_y)
+    return by_x + product(squared(mean_x, variance_y), variance_y)
 
 
 def matrix_product(function: Callable[[Tensor, Tensor], Tensor], x: Random, y: Random) -> Any:

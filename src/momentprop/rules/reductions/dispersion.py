@@ -15,6 +15,7 @@ from momentprop.dispatch.registry import mixing
 from momentprop.kernels.fuse import Kernel, differentiable
 from momentprop.kernels.normalization import mean_square, root_mean_square
 from momentprop.kernels.ratio import cosine
+from momentprop.rules.precision import converted
 from momentprop.rules.reductions.normalization import in_float
 from momentprop.values import Independent, Normal
 from momentprop.values.moments import mean_of, some_value, variance_of
@@ -146,7 +147,7 @@ def linalg_vector_norm(
     Error: 0.08; 0.02 for at least 16 elements
     Source: moments of a quadratic form in normal variables; Nakagami distribution
     """
-    value: Any = x if dtype is None else x.each(lambda part: part.to(dtype))
+    value = converted("linalg_vector_norm", x, dtype)
     dims = _as_dims(dim)
     if ord is None or ord == "fro" or ord == 2:
         n = math.prod([value.shape[d] for d in dims]) if dims else value.loc.numel()

@@ -13,6 +13,7 @@ from momentprop.functional.posterior import PosteriorMethod
 from momentprop.kernels import softmax as kernels
 from momentprop.kernels.fuse import Kernel, Moments, fused
 from momentprop.rules.attention.notes import note_softmax, scores_of, weights_of
+from momentprop.rules.precision import converted
 from momentprop.rules.reductions.categorical import as_torch_lays_out, dim_of_classes
 from momentprop.values import Categorical, Fitted, Logistic, Normal
 from momentprop.values.base import Value
@@ -56,10 +57,10 @@ def _dim(dim: int | None, input: Normal) -> int:
     return dim if dim is not None else 0 if input.ndim in (0, 1, 3) else 1
 
 
-def _converted(input: Normal, given: Any, dtype: torch.dtype | None) -> Normal:
+def _converted(op: str, input: Normal, given: Any, dtype: torch.dtype | None) -> Normal:
     """Convert to the wanted type, which `torch.softmax` takes in the place of the stack level of `F.softmax`."""
-    dtype = given if isinstance(given, torch.dtype) else dtype
-    return input if dtype is None else input.each(lambda part: part.to(dtype))
+    wanted = given if isinstance(given, torch.dtype) else dtype
+    return converted(op, input, wanted)  # type: ignore[no-any-return]
 
 
 @mixing("softmax", on=Normal, along="dim")
@@ -75,7 +76,7 @@ def softmax(input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: 
     Error: 1e-6 nats of $E\,p$ and 0.02 of $\sigma'$ for deviations up to 30, whatever the others; 2e-4 nats up to 1000
     Source: the Gumbel race; paper, "Connection to argmax"
     """
-    given, input = input, _converted(input, _stacklevel, dtype)
+    given, input = input, _converted("softmax", input, _stacklevel, dtype)
     axis = _dim(dim, input)
     scores = scores_of(given, input.dtype) if axis in (-1, input.ndim - 1) else None
 
@@ -115,7 +116,7 @@ def log_softmax(
     to 2 and 0.05 beyond, 1 where variances differ ten thousand times; logistic 0.5; simplified 1
     Source: the Gumbel race; paper, "Softmax"
     """
-    input = _converted(input, _stacklevel, dtype)
+    input = _converted("log_softmax", input, _stacklevel, dtype)
     return Categorical.of(log_posterior(input, _dim(dim, input)))
 
 

@@ -69,9 +69,13 @@ class Operation:
     def __init__(self, name: str, kind: Kind, parameters: Sequence[str] = ("input",), **facts: Any) -> None:
         self.name = name
         self.kind = kind
-        self.positions = {parameter: position for position, parameter in enumerate(parameters)}
         self.declared = False  # its kind is known; otherwise it is only taken as *mixing*
         self.inplace: int | None = None  # the position of torch's parameter `inplace`
+        self.learn(parameters, **facts)
+
+    def learn(self, parameters: Sequence[str] = ("input",), **facts: Any) -> None:
+        """Take up the parameters and what else is known."""
+        self.positions = {parameter: position for position, parameter in enumerate(parameters)}
         for fact, known in facts.items():
             if not hasattr(self, fact):
                 raise TypeError(f"a {type(self).__name__} row has no fact {fact!r}: see `momentprop.dispatch.kinds`")

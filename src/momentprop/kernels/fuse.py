@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from momentprop.torch_compat.export import exporting
+from momentprop.torch_compat.export import exporting, scripting
 from momentprop.torch_compat.functorch import forward_levels, is_forward_mode, is_wrapped
 
 Partials = tuple[tuple[Tensor, Tensor], ...]
@@ -61,7 +61,7 @@ def differentiable(
         with torch.no_grad():  # not inside the autograd function: `plain` may hold tensors under a transform
             certain = plain(inputs[0].detach())
     compiling = torch.compiler.is_compiling()
-    if not compiling and (_requires_grad(inputs) or _is_transformed(inputs)):
+    if not compiling and (_requires_grad(inputs) or _is_transformed(inputs)) and not scripting():
         return _Fused.apply(kernel, certain, *inputs)[:2]  # type: ignore[no-untyped-call, no-any-return]
     moments = kernel(*inputs)
     mean, variance = _exact_where_certain(moments.mean, certain, inputs), moments.variance

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop.dispatch.registry import loss, mixing
-from momentprop.rules.losses.reduction import hinge, reduced
+from momentprop.rules.losses.reduction import hinge, reduced, require_plain
 from momentprop.values import Normal
 
 Random = Any  # a value or a plain tensor
@@ -38,6 +38,7 @@ def hinge_embedding_loss(
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: as `relu`
     """
+    require_plain("hinge_embedding_loss", target=target)
     loss = torch.where(target != -1, input.loc, 0.0) + torch.where(target != 1, hinge(margin - input), 0.0)
     return reduced(loss, reduction, size_average, reduce)
 
@@ -76,6 +77,7 @@ def multi_margin_loss(
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: as `relu`
     """
+    require_plain("multi_margin_loss", target=target, weight=weight)
     if p not in (1, 2):
         raise ValueError(f"`multi_margin_loss` takes p=1 or p=2, but p={p}")
     chosen = target.unsqueeze(-1)
@@ -123,6 +125,7 @@ def cosine_embedding_loss(
     Error: that of `cosine_similarity`
     Source: as `relu`
     """
+    require_plain("cosine_embedding_loss", target=target)
     cosine: Any = F.cosine_similarity(input1, input2, -1, 1e-6)
     loss = torch.where(target == 1, 1 - cosine.loc, 0.0) + torch.where(target == -1, hinge(cosine - margin), 0.0)
     return reduced(loss, reduction, size_average, reduce)

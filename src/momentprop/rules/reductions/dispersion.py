@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentprop.dispatch import where as place
 from momentprop.dispatch.registry import mixing
 from momentprop.kernels.fuse import Kernel, differentiable
 from momentprop.kernels.normalization import mean_square, root_mean_square
@@ -29,9 +30,15 @@ def _statistic(input: Normal, kernel: Kernel, factor: float, dims: Sequence[int]
     kept = [dim for dim in range(input.ndim) if dim not in places]
     shape = [1 if dim in places else size for dim, size in enumerate(input.shape)]
 
-    def grouped(part: Tensor) -> Tensor:
-        return part.permute(*kept, *places).reshape(*(part.shape[dim] for dim in kept), -1)
+    count = math.prod(input.shape[dim] for dim in places)
 
+    def grouped(part: Tensor) -> Tensor:
+        return part.permute(*kept, *places).reshape(*(part.shape[dim] for dim in kept), count)
+
+    if count == 0:
+        raise ValueError(
+            f"a statistic at {place()} is over the dimensions {places} of {tuple(input.shape)}: no elements"
+        )
     parts = [grouped(part) for part in in_float(input.loc, input.variance)]
     mean, variance = (part[..., 0].to(input.dtype) for part in differentiable(kernel, *parts))
     result = input.of(factor * mean, factor * factor * variance)

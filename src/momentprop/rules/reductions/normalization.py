@@ -136,7 +136,8 @@ def group_norm(
     Source: Laplace transform of a quadratic form in normal variables
     """
     plain = lambda x, weight, bias: F.group_norm(x, num_groups, weight, bias, eps)  # noqa: E731
-    grouping = lambda part: part.reshape(part.shape[0], num_groups, -1)  # noqa: E731
+    size = math.prod(input.shape[1:]) // num_groups
+    grouping = lambda part: part.reshape(part.shape[0], num_groups, size)  # noqa: E731
     return _normalized(input, weight, bias, plain, grouping, eps=eps, per_channel=True)
 
 
@@ -164,7 +165,7 @@ def instance_norm(
         return affine(scaled, *(channels(part, scaled.ndim) for part in (weight, bias)))
     plain = lambda x, weight, bias: F.instance_norm(x, None, None, weight, bias, True, momentum, eps)  # noqa: E731
     result = _normalized(input, weight, bias, plain, lambda part: part.flatten(2), eps=eps, per_channel=True)
-    if running_mean is not None and running_var is not None:
+    if running_mean is not None and running_var is not None and input.shape[0] > 0:
         with torch.no_grad():
             mean, variance = mean_of(input).detach().flatten(2), variance_of(input).detach().flatten(2)
             total = mean.var(-1) + variance.mean(-1)

@@ -30,7 +30,7 @@ def _statistic(input: Normal, kernel: Kernel, factor: float, dims: Sequence[int]
     kept = [dim for dim in range(input.ndim) if dim not in places]
     shape = [1 if dim in places else size for dim, size in enumerate(input.shape)]
 
-    count = math.prod(input.shape[dim] for dim in places)
+    count = math.prod([input.shape[dim] for dim in places])
 
     def grouped(part: Tensor) -> Tensor:
         return part.permute(*kept, *places).reshape(*(part.shape[dim] for dim in kept), count)

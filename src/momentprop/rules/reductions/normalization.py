@@ -136,7 +136,7 @@ def group_norm(
     Source: Laplace transform of a quadratic form in normal variables
     """
     plain = lambda x, weight, bias: F.group_norm(x, num_groups, weight, bias, eps)  # noqa: E731
-    size = math.prod(input.shape[1:]) // num_groups
+    size = math.prod(list(input.shape[1:])) // num_groups
     grouping = lambda part: part.reshape(part.shape[0], num_groups, size)  # noqa: E731
     return _normalized(input, weight, bias, plain, grouping, eps=eps, per_channel=True)
 

@@ -385,6 +385,8 @@ def _written(x: Any) -> Any:
 
 
 OTHERWISE: dict[tuple[str, type], Example] = {
+    ("prelu", Independent): Example(lambda x: F.prelu(x, x.of(*(part[0] for part in (x.loc, x.variance))))),
+    ("tensordot", Value): Example(lambda x: torch.tensordot(x[:, :1], constant(6, 2), 1)),
     ("exp", Categorical): Example(torch.exp),
     ("gather", Categorical): Example(lambda x: x.gather(-1, labels(6, 4, 1))),
     ("getitem", Categorical): Example(lambda x: [x[1:], x[..., 2]]),

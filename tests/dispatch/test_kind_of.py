@@ -83,8 +83,8 @@ def test_the_kind_depends_on_flags(op: str, args: Any, kwargs: Any, kind: Kind) 
         ("grid_sample", (IMAGE.loc, _normal(2, 1, 1, 2)), {}, "at random places"),
         ("embedding", (torch.zeros(2, dtype=torch.long), X), {"max_norm": 1.0}, "max_norm"),
         ("embedding_bag", (torch.zeros(1, 2, dtype=torch.long), X), {"mode": "max"}, "mode='max'"),
-        ("batch_norm", (IMAGE, torch.zeros(3), torch.ones(3), _normal(3)), {}, "random weight, bias or statistic"),
-        ("batch_norm", (IMAGE.loc, torch.zeros(3), torch.ones(3), None, _normal(3)), {}, "random weight, bias"),
+        ("batch_norm", (IMAGE, _normal(3), torch.ones(3)), {}, "random running statistics"),
+        ("batch_norm", (IMAGE.loc, torch.zeros(3), _normal(3)), {}, "random running statistics"),
     ],
 )
 def test_what_has_no_kind_is_refused(op: str, args: Any, kwargs: Any, words: str) -> None:

@@ -22,9 +22,18 @@ FINE_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 
 
 class UnitAccumulator:
-    """Running moments of units, and their coverage by the intervals of every method that has any."""
+    """Running moments of units, and their coverage by the intervals of every method that has any.
+
+    A unit that all methods and all draws make the same infinite number, as a masked logit, is `masked`: its draws count
+    as zeros.
+    """
 
     def __init__(self, values: Mapping[str, Any], levels: Sequence[float] = LEVELS) -> None:
+        means = [value.loc.double() for value in values.values()] or [torch.zeros(())]
+        self.center = means[0]
+        self.masked = means[0].isinf()
+        for mean in means[1:]:
+            self.masked = self.masked & (mean == means[0])
         self.moments = RunningMoments()
         self.levels = levels
         self.coverages = {
@@ -34,9 +43,15 @@ class UnitAccumulator:
     def add(self, draws: Tensor) -> None:
         """Add draws."""
         draws = draws.double()
+        self.masked = self.masked.to(draws.device) & (draws == self.center.to(draws.device)).all(0)
+        draws = torch.where(self.masked, 0.0, draws)
         self.moments.add(draws)
         for coverage in self.coverages.values():
             coverage.add(draws)
+
+    def unmasked(self, value: Any) -> Any:
+        """The value of a method in float64, with zero means of masked units."""
+        return value.each(lambda part: torch.where(self.masked, 0.0, part.double()).cpu())
 
     def estimate(self) -> Estimate:
         """Mean and variance of every unit, with their errors."""

@@ -16,6 +16,10 @@ from momentprop.values.uncertain import Uncertain
 def of_module(measured: Measured, samples: int, kind: str, same_as: str | None) -> ModuleAccuracy:
     """The figures of all methods at one output."""
     truth = measured.truth
+    if not truth.loc.isfinite().all():
+        raise ValueError(
+            f"some draws at {measured.path!r} are NaN, or infinite where the methods are not: there is no variance"
+        )
     varying = metrics.varies(truth.stddev, truth.loc, measured.dtype)
     known: Estimate = truth.each(lambda part: part[varying])
     return ModuleAccuracy(

@@ -76,6 +76,8 @@ def check(
         fallback: as in `propagate`.
         **kwargs: keyword arguments of the model.
 
+    Units that every draw and every method make infinite, as masked logits are, count as units that do not vary.
+
     If `torch.distributed` is initialized, each rank takes a part of the inputs (of every tensor with as many rows as
     the first), and every rank gets the whole report.
     """
@@ -83,10 +85,14 @@ def check(
         raise ValueError(f"a variance takes at least 2 samples, but samples is {samples}")
     if not may_vectorize(model):
         raise ValueError("draws would change the running statistics of batch normalization: call `model.eval()` first")
+    if units is not None and units < 1:
+        raise ValueError(f"at least 1 unit of every output must be measured, but units is {units}: None takes all")
     started = time.perf_counter()
     compared = functions(methods, calibration)
     noise = {"input_variance": input_variance, "dropout": dropout, "fallback": fallback}
     run = Run(model, args, kwargs, seed=seed, **noise)
+    if run.batch_size == 0:
+        raise ValueError("the batch is empty: a check takes at least one input")
     mine, shown, start = ranks.share(run, show)
     found = ranks.gathered(measure(mine, compared, samples, units, classes, shown), start)
     modules = _modules(found, run, samples)

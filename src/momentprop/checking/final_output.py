@@ -96,6 +96,10 @@ class FinalOutput:
                 self.are_probabilities = _are_probabilities(rows)
             self.softmax.add(rows if self.are_probabilities else torch.softmax(rows.double(), -1))
         chosen = rows.flatten(1)[:, self.index]
+        if not chosen.isfinite().all():
+            raise ValueError(
+                "some draws of the output are NaN, or infinite where its mean is not: there is no variance"
+            )
         self.moments.add(chosen)
         self.histogram.add(chosen)
 
@@ -170,5 +174,6 @@ def _class_dim(value: Any, name: str, classes: Classes) -> int | None:
 
 def _most_likely(loc: Tensor, classes: bool) -> list[int]:
     """The units of a row to show: the likeliest classes, or the first units."""
-    count = min(MOST_UNITS, len(loc))
-    return sorted(loc.topk(count).indices.tolist()) if classes else list(range(count))
+    finite = loc.isfinite().nonzero().flatten()  # masked units have no distribution to show
+    count = min(MOST_UNITS, len(finite))
+    return sorted(finite[loc[finite].topk(count).indices].tolist()) if classes else finite[:count].tolist()

@@ -70,7 +70,7 @@ def measure(
             picker.shapes[name],
             dtypes[name],
             watch.estimate(),
-            {method: value.each(_in_float64) for method, value in _comparable(flat, name).items()},
+            {method: watch.unmasked(value) for method, value in _comparable(flat, name).items()},
             {method: coverage.counts.cpu() for method, coverage in watch.coverages.items()},
             watch.levels,
         )
@@ -109,7 +109,10 @@ def _end(outputs: Mapping[str, Any]) -> str:
     """The name of the final output: the logits, or the first one."""
     if not outputs:
         raise ValueError("the output of the model has no floating-point tensor to check")
-    return next((name for name in outputs if name.endswith(".logits")), next(iter(outputs)))
+    end = next((name for name in outputs if name.endswith(".logits")), next(iter(outputs)))
+    if outputs[end].numel() == 0:
+        raise ValueError(f"{end!r} of the model has no elements to check: its shape is {tuple(outputs[end].shape)}")
+    return end
 
 
 def _comparable(flat: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
@@ -121,7 +124,3 @@ def _comparable(flat: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, A
 def _logits(value: Any) -> Tensor:
     logits: Tensor = value.logits if isinstance(value, Categorical) else value.loc
     return logits
-
-
-def _in_float64(tensor: Tensor) -> Tensor:
-    return tensor.double().cpu()

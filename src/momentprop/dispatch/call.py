@@ -1,7 +1,9 @@
 """One call of an operation: its arguments, and the values among them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from torch import Tensor
 
 from momentprop.dispatch.operand import Operand, values_in
 
@@ -66,6 +68,10 @@ class Call:
         args, kwargs = self.filled(values)
         return Call(self.operation, args, kwargs)
 
+    def each(self, function: Callable[[Tensor], Tensor]) -> "Call":
+        """Return the call with a function applied to every tensor and to the components of every value."""
+        return Call(self.operation, each_in(list(self.args), function), each_in(dict(self.kwargs), function))
+
     def filled(self, stand_ins: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments with tensors, or other values, in the places of the values."""
         names, used, filled = list(self.kwargs), 0, []
@@ -81,3 +87,14 @@ class Call:
             filled.append(argument)
         count = len(self.args)
         return filled[:count], dict(zip(names, filled[count:], strict=True))
+
+
+def each_in(argument: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Apply a function to an argument that is a tensor, and to all tensors of values, lists and dictionaries."""
+    if isinstance(argument, Operand):
+        return argument.each(function)
+    if isinstance(argument, Tensor):
+        return function(argument)
+    if type(argument) is dict:
+        return {name: each_in(item, function) for name, item in argument.items()}
+    return [each_in(item, function) for item in argument] if type(argument) in (list, tuple) else argument

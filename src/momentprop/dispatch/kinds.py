@@ -69,9 +69,13 @@ class Operation:
     def __init__(self, name: str, kind: Kind, parameters: Sequence[str] = ("input",), **facts: Any) -> None:
         self.name = name
         self.kind = kind
-        self.positions = {parameter: position for position, parameter in enumerate(parameters)}
         self.declared = False  # its kind is known; otherwise it is only taken as *mixing*
         self.inplace: int | None = None  # the position of torch's parameter `inplace`
+        self.learn(parameters, **facts)
+
+    def learn(self, parameters: Sequence[str] = ("input",), **facts: Any) -> None:
+        """Take up the parameters and what else is known."""
+        self.positions = {parameter: position for position, parameter in enumerate(parameters)}
         for fact, known in facts.items():
             if not hasattr(self, fact):
                 raise TypeError(f"a {type(self).__name__} row has no fact {fact!r}: see `momentprop.dispatch.kinds`")
@@ -143,7 +147,7 @@ class Linear(Operation):
         numbers = {}
         for name in self.numbers:
             if call.given(name) is not None:
-                numbers[name] = call.given(name) ** 2
+                numbers[name] = squared(call.given(name), variances[0])
         return (call.replaced(numbers) if numbers else call).on(*variances)
 
     def transpose(self, call: Call, gradient: Any) -> tuple[Tensor, ...]:
@@ -242,9 +246,9 @@ class Noise(Operation):
 
 
 def squared(factor: Any, like: Tensor) -> Any:
-    """Return the square of a plain factor, in the floating-point type of a tensor if it is made of integers."""
+    """Return the square of a plain factor, taken in the floating-point type of a tensor unless its own is wider."""
     if isinstance(factor, Tensor):
-        factor = factor if factor.is_floating_point() or factor.is_complex() else factor.to(like.dtype)
+        factor = factor if factor.dtype is like.dtype else factor.to(torch.promote_types(factor.dtype, like.dtype))
     elif isinstance(factor, int):
         factor = float(factor)
     return factor * factor
@@ -255,4 +259,4 @@ def _zero(summand: Any) -> Any:
         return torch.zeros_like(summand)
     if isinstance(summand, list | tuple):
         return [_zero(item) for item in summand]
-    return 0 if isinstance(summand, int | float) else summand
+    return 0 if isinstance(summand, int | float | complex) else summand

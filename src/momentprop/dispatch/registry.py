@@ -125,7 +125,9 @@ def elementwise(
     def register(make: Callable[..., Transform]) -> Callable[..., Transform]:
         for op in ops:
             known = operation_named(op)
-            operation = known if isinstance(known, Elementwise) else Elementwise(op, **facts)
+            operation = known if isinstance(known, Elementwise) else Elementwise(op)
+            if facts:  # one of several registrations has them
+                operation.learn(**facts)
             operation.makers[on] = make
             declare(operation, make)
             document(op, on, make)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from momentprop.torch_compat.export import exporting
+from momentprop.torch_compat.export import exporting, scripting
 from momentprop.torch_compat.functorch import forward_levels, is_forward_mode, is_wrapped
 
 Partials = tuple[tuple[Tensor, Tensor], ...]
@@ -65,7 +65,7 @@ def differentiable(
         kernel = _at_finite_means(kernel)
     compiling = torch.compiler.is_compiling()
     differentiated = _requires_grad(inputs)
-    if not compiling and (differentiated or _is_transformed(inputs)):
+    if not compiling and (differentiated or _is_transformed(inputs)) and not scripting():
         return _Fused.apply(kernel, certain, *inputs)[:2]  # type: ignore[no-untyped-call, no-any-return]
     moments = kernel(*inputs)
     mean, variance = _exact_where_certain(moments, certain, inputs, differentiated)

@@ -3,7 +3,7 @@ r"""Moments of hard thresholds: the Heaviside step and the sign."""
 import torch
 from torch import Tensor
 
-from momentprop.kernels.fuse import Moments, Partials
+from momentprop.kernels.fuse import Kernel, Moments, Partials
 from momentprop.kernels.tails import standardize, tail
 
 
@@ -21,6 +21,20 @@ def step(mean: Tensor, variance: Tensor) -> Moments:
         return (by_mean, tilt * by_mean), (by_variance, tilt * by_variance)
 
     return Moments(torch.where(positive, 1 - q, q), q * (1 - q), partials)
+
+
+def beside(kernel: Kernel) -> Kernel:
+    """Return the kernel with one further input, which has no part in the moments but for its shape."""
+
+    def wider(mean: Tensor, variance: Tensor, other: Tensor) -> Moments:
+        moments = kernel(mean, variance)
+        known = moments.partials
+        if known is None:
+            return moments
+        nothing = torch.zeros_like(mean)
+        return Moments(moments.mean, moments.variance, lambda: (*known(), (nothing, nothing)))
+
+    return wider
 
 
 def sign_moments(mean: Tensor, variance: Tensor) -> Moments:

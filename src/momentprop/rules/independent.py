@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from momentprop.dispatch import Call, Kind, MissingRule, rule, where
+from momentprop.dispatch.kinds import squared
 from momentprop.dispatch.rule_table import apply_kind, operation_named, order_of
 from momentprop.rules.attention.notes import keep_note
 from momentprop.rules.elementwise.expressions import remembering
+from momentprop.rules.precision import floating, spread
 from momentprop.values import Normal
 from momentprop.values.moments import mean_of, variance_of
 
@@ -21,7 +23,7 @@ from momentprop.values.moments import mean_of, variance_of
 def moved(call: Call) -> Any:
     """Move means and variances alike; constants among them have no variance."""
     operation, values = call.operation, call.values
-    loc = call.on(*(value.loc for value in values))
+    loc = floating(call, call.on(*(value.loc for value in values)))
     variance = operation.homogeneous(call).on(*(value.variance for value in values))
     if isinstance(loc, torch.Tensor):
         variance = variance.to(loc.dtype)
@@ -39,20 +41,25 @@ def mapped(call: Call) -> Any:
     operation, values = call.operation, call.values
     if operation.pointwise is not None:
         return remembering(operation.pointwise, call, _pointwise)
-    loc = call.on(*(value.loc for value in values))
-    variance = operation.squares(call, *(value.variance for value in values))
-    return values[0].of(loc, variance.to(loc.dtype))
+    loc = floating(call, call.on(*(value.loc for value in values)))
+    return values[0].of(loc, spread(call, loc, _squares))
+
+
+def _squares(call: Call) -> Any:
+    return call.operation.squares(call, *(value.variance for value in call.values))
 
 
 def _pointwise(call: Call) -> Any:
     """Take a linear function of the elements at one place, in which one value may occur twice."""
-    operation, values = call.operation, call.values
-    loc = call.on(*(value.loc for value in values))
-    if len(values) == 2 and values[0] is values[1]:
-        slope = operation.homogeneous(call).on(*(torch.ones_like(value.loc) for value in values))
-        return values[0].of(loc, values[0].variance * (slope * slope))
-    variance = operation.squares(call, *(value.variance for value in values))
-    return values[0].of(loc, variance.to(loc.dtype))
+    values = call.values
+    loc = floating(call, call.on(*(value.loc for value in values)))
+    twice = len(values) == 2 and values[0] is values[1]
+    return values[0].of(loc, spread(call, loc, _squares_of_one if twice else _squares))
+
+
+def _squares_of_one(call: Call) -> Any:
+    slope = call.operation.homogeneous(call).on(*(torch.ones_like(value.loc) for value in call.values))
+    return call.values[0].variance * (slope * slope)
 
 
 @rule(Kind.BILINEAR, on=Normal)
@@ -67,22 +74,30 @@ def multiplied(call: Call) -> Any:
 def _multiplied(call: Call) -> Any:
     operation = call.operation
     first, second = operation.factors
-    x, y = call.given(first), call.given(second)
-    if x is y and operation.itself is not None:
+    x = call.given(first)
+    if x is call.given(second) and operation.itself is not None:
         return operation.itself(x)
-    loc = call.on(*(value.loc for value in call.values))
+    loc = floating(call, call.on(*(value.loc for value in call.values)))
+    return x.of(loc, spread(call, loc, _products))
+
+
+def _products(call: Call) -> Any:
+    operation = call.operation
+    first, second = operation.factors
+    x, y = call.given(first), call.given(second)
     if operation.pointwise is not None:
-        return x.of(loc, _at_one_place(x, y).to(loc.dtype))
+        return _at_one_place(x, y)
     square = operation.homogeneous(call)
-    numbers = {name: square.given(name) ** 2 for name in operation.numbers if square.given(name) is not None}
+    numbers = {
+        name: squared(square.given(name), x.variance) for name in operation.numbers if square.given(name) is not None
+    }
     summands = {name: square.given(name) for name in operation.summands if square.given(name) is not None}
     spreads = {name: variance_of(each) for name, each in summands.items()}
     nothing = {name: torch.zeros_like(mean_of(each)) for name, each in summands.items()}
-    by_first = {first: x.variance, second: y.loc * y.loc + y.variance}
-    by_second = {first: x.loc * x.loc, second: y.variance}
+    by_first = {first: x.variance, second: squared(y.loc, x.variance) + y.variance}
+    by_second = {first: squared(x.loc, y.variance), second: y.variance}
     variance = square.replaced({**by_first, **numbers, **spreads}).on()
-    variance = variance + square.replaced({**by_second, **numbers, **nothing}).on()
-    return x.of(loc, variance.to(loc.dtype))
+    return variance + square.replaced({**by_second, **numbers, **nothing}).on()
 
 
 def _at_one_place(x: Any, y: Any) -> Any:

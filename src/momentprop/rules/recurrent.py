@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from momentprop.dispatch import Call, rule
+from momentprop.dispatch import Call, rule, where
 from momentprop.dispatch.registry import composite, moves
 from momentprop.values import Mean, Normal
 from momentprop.values.base import Value
@@ -130,7 +130,9 @@ def _propagated(op: str, input: Random, *args: Any) -> tuple[Random, ...]:
     else:
         by_time = input.transpose(0, 1) if args[-1] else input
         steps, batch = by_time.shape[:2]
-        outputs, last = network.run(_STEPS[op], by_time.reshape(steps * batch, -1), [batch] * steps, first)
+        if steps == 0:
+            raise RuntimeError(f"Expected sequence length to be larger than 0 in RNN, at {where()}")
+        outputs, last = network.run(_STEPS[op], by_time.flatten(0, 1), [batch] * steps, first)
         outputs = outputs.unflatten(0, (steps, batch))
         outputs = outputs.transpose(0, 1) if args[-1] else outputs
     return outputs, *(torch.stack(list(parts)) for parts in zip(*last, strict=True))

@@ -12,3 +12,8 @@ _HAS_FLAG = hasattr(torch.compiler, "_is_exporting_flag")
 def exporting() -> bool:
     """Return whether `torch.export` is tracing."""
     return torch.compiler._is_exporting_flag if _HAS_FLAG else torch.compiler.is_exporting()
+
+
+def scripting() -> bool:
+    """Return whether `torch.jit.trace` is recording, which takes no autograd functions of Python."""
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]

@@ -15,6 +15,7 @@ from momentprop.dispatch import Transform
 from momentprop.dispatch.registry import elementwise
 from momentprop.kernels.fuse import Kernel, Moments
 from momentprop.rules.elementwise.rectifier import channel_slopes, leaky
+from momentprop.rules.elementwise.threshold import stepping
 from momentprop.values import Fitted, Logistic
 
 PaperFunction = Callable[..., tuple[Tensor, Tensor]]
@@ -38,7 +39,7 @@ def heaviside_logistic(input: Logistic, values: Tensor) -> Transform:
     Error: exact for logistic units; for normal ones 0.79 of $\sigma'$ within $|a| \le 3$
     Source: paper, "Heaviside Step Function"
     """
-    return Transform(_kernel(paper.heaviside_logistic), lambda x: torch.heaviside(x, values))
+    return stepping(_kernel(paper.heaviside_logistic), input, values)
 
 
 @elementwise("heaviside", on=Fitted)
@@ -48,7 +49,7 @@ def heaviside_fitted(input: Fitted, values: Tensor) -> Transform:
     Error: 0.79 of $\sigma'$ within $|a| \le 3$
     Source: paper, "Implementation Details"
     """
-    return Transform(_kernel(paper.heaviside_logistic), lambda x: torch.heaviside(x, values))
+    return stepping(_kernel(paper.heaviside_logistic), input, values)
 
 
 @elementwise("relu", on=Logistic)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from momentprop.dispatch import Transform
+from momentprop.dispatch import where as place
 from momentprop.dispatch.registry import elementwise
 from momentprop.kernels.exponential import lognormal, lognormal_of_base
 from momentprop.kernels.fuse import Kernel
@@ -47,6 +48,8 @@ def pow(input: Any, exponent: Any) -> Transform:
         return _power_of_certain(input, exponent)
     if isinstance(exponent, Tensor):
         raise TypeError("the exponent of a random value must be a number: write `x ** exponent.item()`")
+    if isinstance(exponent, complex):
+        raise TypeError(f"the exponent of a random value must be a real number, but 'pow' at {place()} has {exponent}")
     plain = partial(torch.pow, exponent=exponent)
     if exponent == int(exponent) and exponent >= 0:
         return Transform(partial(integer_power, n=int(exponent)), plain)

@@ -7,10 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.dispatch import Transform
+from momentprop.dispatch import Call, Kind, Operand, Transform, rule
 from momentprop.dispatch.registry import elementwise
 from momentprop.kernels.rectifier import rectifier
-from momentprop.values import Normal
+from momentprop.rules.precision import in_range
+from momentprop.values import Independent, Normal
+from momentprop.values.moments import mean_of, variance_of
 
 
 @elementwise("relu", on=Normal)
@@ -37,7 +39,11 @@ def leaky_relu(input: Normal, negative_slope: float = 0.01, inplace: bool = Fals
     return Transform(partial(rectifier, slope=negative_slope), partial(F.leaky_relu, negative_slope=negative_slope))
 
 
-@elementwise("prelu", on=Normal)
+def _by_slopes(call: Call) -> Kind:
+    return Kind.MIXING if isinstance(call.given("weight"), Operand) else Kind.ELEMENTWISE
+
+
+@elementwise("prelu", on=Normal, parameters=("input", "weight"), decide=_by_slopes)
 def prelu(input: Normal, weight: Tensor) -> Transform:
     r"""Moments of the leaky ReLU with learned slopes, one for all channels or one per channel.
 
@@ -50,6 +56,22 @@ def prelu(input: Normal, weight: Tensor) -> Transform:
 def leaky(x: Tensor, slope: Tensor) -> Tensor:
     """Return a PReLU with a slope for each element."""
     return torch.where(x > 0, x, slope * x)
+
+
+@rule("prelu", on=Independent)
+@in_range
+def prelu_of_random_slopes(input: Any, weight: Any) -> Any:
+    r"""Moments of $\max(0, X) + W\min(0, X)$ for slopes $W$ that are independent of $X$, which may be plain.
+
+    By the law of total variance over $W$, the variance for the slopes $\mu_W$ grows by $\sigma_W^2\,E\min(0, X)^2$.
+
+    Error: exact; 5e-6 in float32, 1e-10 in float64
+    Source: law of total variance
+    """
+    kept, negative = F.prelu(input, weight.loc), torch.relu(-input)
+    square = mean_of(negative) * mean_of(negative) + variance_of(negative)
+    variance = variance_of(kept) + channel_slopes(weight.variance, input) * square
+    return weight.of(mean_of(kept), variance)
 
 
 def channel_slopes(weight: Tensor, input: Any) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from momentprop.dispatch import Call
+from momentprop.dispatch.kinds import squared
 from momentprop.dispatch.registry import composite, linear, transpose
 from momentprop.values import Normal
 from momentprop.values.base import Value
@@ -37,7 +38,7 @@ def sub(call: Call, *variances: Tensor) -> Tensor:
 
 def _sum_of_squares(call: Call, variances: tuple[Tensor, ...]) -> Tensor:
     args, kwargs = call.filled(variances)
-    return torch.add(*args, **{**kwargs, "alpha": kwargs.get("alpha", 1) ** 2})
+    return torch.add(*args, **{**kwargs, "alpha": squared(kwargs.get("alpha", 1), variances[0])})
 
 
 @linear("neg", on=Normal, pointwise=torch.neg, diagonal=True)

@@ -1,5 +1,7 @@
 r"""Batch normalization: an affine map in evaluation mode, and by the statistics of the batch in training."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -8,16 +10,21 @@ from momentprop.dispatch import Call, Kind, MissingRule, Operand, rule
 from momentprop.dispatch import where as place
 from momentprop.dispatch.registry import linear, transpose
 from momentprop.rules.independent import by_kind
+from momentprop.rules.reductions.normalization import affine, channels
 from momentprop.values import Normal
+from momentprop.values.moments import is_random, mean_of, variance_of
+
+Random = Any  # a value or a plain tensor
 
 _PARAMETERS = "input running_mean running_var weight bias training momentum eps"
 
 
 def _by_mode(call: Call) -> Kind:
-    if len(call.values) > 1 or not isinstance(call.given("input"), Operand):
-        raise MissingRule(f"no rule for 'batch_norm' with a random weight, bias or statistic at {place()}")
+    if isinstance(call.given("running_mean"), Operand) or isinstance(call.given("running_var"), Operand):
+        raise MissingRule(f"no rule for 'batch_norm' with random running statistics at {place()}")
     fixed = not call.given("training", False) and call.given("running_mean") is not None
-    return Kind.LINEAR if fixed and call.given("running_var") is not None else Kind.MIXING
+    affine = fixed and call.given("running_var") is not None and len(call.values) == 1
+    return Kind.LINEAR if affine and isinstance(call.given("input"), Operand) else Kind.MIXING
 
 
 def _homogeneous(call: Call) -> Call:
@@ -52,39 +59,47 @@ def fixed_transposed(call: Call, gradient: Tensor) -> Tensor:
 
 @rule("batch_norm", on=Normal)
 def batch_norm(
-    input: Normal,
+    input: Random,
     running_mean: Tensor | None,
     running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
+    weight: Random = None,
+    bias: Random = None,
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Normal:
+) -> Any:
     r"""Moments of batch normalization.
 
     In eval mode it is an affine map of each channel. In training mode the statistics of the batch are those of the
     mixture of its units: mean of the means, and mean of the variances plus variance of the means. They update the
-    running statistics.
+    running statistics; an empty batch leaves these alone. Weight and bias may be random too, independent of the input.
 
     Error: exact in eval mode; in training mode the batch statistics are taken as certain
     Source: paper, eq. linear; law of total variance
     """
-    if not training and running_mean is not None and running_var is not None:
+    fixed = not training and running_mean is not None and running_var is not None
+    if fixed and is_random(input) and not is_random(weight) and not is_random(bias):
         args = (input, running_mean, running_var, weight, bias, False, momentum, eps)
-        return by_kind("batch_norm", *args)  # type: ignore[no-any-return]
+        return by_kind("batch_norm", *args)
     wide = torch.promote_types(input.dtype, torch.float32)  # as torch does: differences from the mean cancel
-    mean, variance = input.loc.to(wide), input.variance.to(wide)
-    center, total = _batch_statistics(mean, variance)
-    if running_mean is not None and running_var is not None:
+    mean, variance = mean_of(input).to(wide), variance_of(input).to(wide)
+    center: Any = running_mean
+    total: Any = running_var
+    if not fixed:
+        center, total = _batch_statistics(mean, variance)
         count = mean.numel() // mean.shape[1]
-        with torch.no_grad():
-            running_mean.lerp_(center.to(running_mean.dtype), momentum)
-            running_var.lerp_((total * count / max(count - 1, 1)).to(running_var.dtype), momentum)
-    scale = _per_channel(_times(torch.rsqrt(total + eps), weight), mean)
-    loc = (mean - _per_channel(center, mean)) * scale
-    loc = loc if bias is None else loc + _per_channel(bias, mean)
-    return input.of(loc.to(input.dtype), (variance * (scale * scale)).to(input.dtype))
+        if count == 1 and training:
+            raise ValueError(f"Expected more than 1 value per channel when training, got input size {mean.shape}")
+        if running_mean is not None and running_var is not None and count > 0:
+            with torch.no_grad():
+                running_mean.lerp_(center.to(running_mean.dtype), momentum)
+                running_var.lerp_((total * count / (count - 1)).to(running_var.dtype), momentum)
+    plain = None if is_random(weight) else weight
+    scale = _per_channel(_times(torch.rsqrt(total + eps), plain), mean)
+    loc, spread = (mean - _per_channel(center, mean)) * scale, variance * (scale * scale)
+    value = input.of(loc, spread) if is_random(input) else loc
+    weight, bias = (channels(part, mean.ndim) for part in (weight if plain is None else None, bias))
+    return affine(value, weight, bias).each(lambda part: part.to(input.dtype))
 
 
 def _times(scale: Tensor, weight: Tensor | None) -> Tensor:
@@ -97,4 +112,6 @@ def _per_channel(statistic: Tensor, like: Tensor) -> Tensor:
 
 def _batch_statistics(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     dims = [0, *range(2, mean.ndim)]
+    if mean.numel() == 0:
+        return mean.new_zeros(mean.shape[1]), mean.new_ones(mean.shape[1])  # of an empty batch, they are not used
     return mean.mean(dims), mean.var(dims, unbiased=False) + variance.mean(dims)

@@ -10,6 +10,7 @@ from momentprop.dispatch import Call, Kind, MissingRule, Operand, rule
 from momentprop.dispatch import where as place
 from momentprop.dispatch.registry import linear
 from momentprop.rules.linear.by_rule import squares_by_rule
+from momentprop.rules.precision import in_range
 from momentprop.values import Normal
 from momentprop.values.moments import is_random, mean_of, some_value, variance_of
 
@@ -41,6 +42,7 @@ linear(
 
 
 @rule("bilinear", on=Normal)
+@in_range
 def bilinear(input1: Random, input2: Random, weight: Random, bias: Random = None) -> Any:
     r"""Moments of $y_k = x^\top W_k z + b_k$ for independent $x$, $z$, $W$ and $b$, any of which may be plain.
 
@@ -102,6 +104,7 @@ linear(
 
 
 @rule("lerp", on=Normal)
+@in_range
 def lerp(input: Random, end: Random, weight: Random) -> Any:
     r"""Moments of $X + Z(Y - X)$ for three independent variables, by the law of total variance over $Z$.
 
@@ -111,8 +114,8 @@ def lerp(input: Random, end: Random, weight: Random) -> Any:
     Error: exact for independent variables
     Source: law of total variance
     """
-    start, distance = mean_of(input), mean_of(end) - mean_of(input)
-    share, spread = mean_of(weight), variance_of(weight)
+    start, stop, share, spread = mean_of(input), mean_of(end), mean_of(weight), variance_of(weight)
+    distance = stop - start
     variance = spread * (distance * distance) + (share * share + spread) * variance_of(end)
     variance = variance + ((1 - share) * (1 - share) + spread) * variance_of(input)
-    return some_value(input, end, weight).of(start + share * distance, variance)
+    return some_value(input, end, weight).of(torch.lerp(start, stop, share), variance)

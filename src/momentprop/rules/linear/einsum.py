@@ -12,6 +12,7 @@ from momentprop.dispatch import where as place
 from momentprop.dispatch.registry import linear, transpose
 from momentprop.rules.linear.by_rule import squares_by_rule
 from momentprop.rules.linear.products import matrix_product
+from momentprop.rules.precision import in_range
 from momentprop.values import Independent, Normal
 
 Random = Any  # a value or a plain tensor
@@ -25,6 +26,7 @@ linear("einsum", on=Normal, parameters="equation", decide=_by_operands, by_squar
 
 
 @rule("einsum", on=Normal)
+@in_range
 def einsum(equation: str, *operands: Random) -> Normal:
     r"""Moments of an Einstein sum: of one value a sum, of two a sum of products of independent factors.
 

@@ -10,6 +10,7 @@ from momentprop.dispatch import Call, Kind, MissingRule, Operand, rule
 from momentprop.dispatch import where as place
 from momentprop.dispatch.registry import linear, moves, transpose
 from momentprop.rules.linear.by_rule import squares_by_rule
+from momentprop.rules.precision import in_range
 from momentprop.values import Independent, Normal
 from momentprop.values.moments import is_random, mean_of, some_value
 
@@ -56,6 +57,7 @@ linear(
 
 
 @rule("embedding_bag", on=Normal)
+@in_range
 def embedding_bag(
     input: Tensor,
     weight: Normal | Tensor,

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from momentprop.dispatch import Call, Kind, Operand, rule
+from momentprop.dispatch.kinds import squared
 from momentprop.dispatch.registry import bilinear, composite, linear
+from momentprop.dispatch.rule_table import operation_named
 from momentprop.rules.attention.notes import attended, note_factors
 from momentprop.rules.elementwise.expressions import follows
 from momentprop.rules.independent import by_kind
@@ -29,7 +31,43 @@ bilinear("matmul", "inner", on=Normal, parameters="input other", factors="input 
 bilinear("mm", "bmm", on=Normal, parameters="input mat2", factors="input mat2")
 bilinear("mv", on=Normal, parameters="input vec", factors="input vec")
 bilinear("outer", on=Normal, parameters="input vec2", factors="input vec2")
-bilinear("tensordot", on=Normal, parameters="a b dims", factors="a b")
+
+
+def _summed_dims(call: Call) -> tuple[list[int], list[int]]:
+    """Return the dimensions of both factors that `tensordot` sums over."""
+    dims, first = call.given("dims", 2), call.given("a")
+    dims = dims.tolist() if isinstance(dims, Tensor) else dims
+    if isinstance(dims, int):
+        return list(range(first.ndim - dims, first.ndim)), list(range(dims))
+    of_a, of_b = ([each] if isinstance(each, int) else list(each) for each in dims)
+    return of_a, of_b
+
+
+def _by_sizes(call: Call) -> Kind:
+    """Return the kind: composite where a dimension of one element meets a longer one, otherwise that of a product."""
+    a, b = call.given("a"), call.given("b")
+    if any(a.shape[i] != b.shape[j] for i, j in zip(*_summed_dims(call), strict=False)):
+        return Kind.COMPOSITE
+    return Kind.BILINEAR if isinstance(a, Operand) and isinstance(b, Operand) else Kind.LINEAR
+
+
+bilinear("tensordot", on=Normal, parameters="a b dims", factors="a b", decide=_by_sizes)
+
+
+@rule("tensordot", on=Value)
+def tensordot(a: Random, b: Random, dims: Any = 2, out: None = None) -> Any:
+    r"""Moments of `tensordot` where a dimension of one element meets a longer one, which is summed first.
+
+    Error: exact for independent elements
+    Source: paper, eq. linear and "Product"
+    """
+    pairs = list(zip(*_summed_dims(Call(operation_named("tensordot"), (a, b, dims), {})), strict=True))
+    long_a = [i for i, j in pairs if b.shape[j] == 1 and a.shape[i] != 1]
+    long_b = [j for i, j in pairs if a.shape[i] == 1 and b.shape[j] != 1]
+    if not long_a and not long_b:  # sizes that do not fit: torch says so
+        return torch.tensordot(mean_of(a), mean_of(b), dims)
+    a, b = (x.sum(dim=own, keepdim=True) if own else x for x, own in ((a, long_a), (b, long_b)))
+    return torch.tensordot(a, b, dims)
 
 
 def _sum_of_squares(x: Any) -> Any:
@@ -53,12 +91,13 @@ bilinear(
 def product_variance(product: Callable[[Tensor, Tensor], Tensor], x: Random, y: Random) -> Tensor:
     """Return the variance of a bilinear map of two independent arguments of which at least one is random."""
     mean_x, mean_y = mean_of(x), mean_of(y)
+    variance_x, variance_y = variance_of(x), variance_of(y)
     if not is_random(y):
-        return product(variance_of(x), mean_y * mean_y)
-    variance_y = variance_of(y)
+        return product(variance_x, squared(mean_y, variance_x))
     if not is_random(x):
-        return product(mean_x * mean_x, variance_y)
-    return product(variance_of(x), mean_y * mean_y + variance_y) + product(mean_x * mean_x, variance_y)
+        return product(squared(mean_x, variance_y), variance_y)
+    by_x = product(variance_x, squared(mean_y, variance_x) + variance_y)
+    return by_x + product(squared(mean_x, variance_y), variance_y)
 
 
 def matrix_product(function: Callable[[Tensor, Tensor], Tensor], x: Random, y: Random) -> Any:

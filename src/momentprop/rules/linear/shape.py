@@ -150,7 +150,7 @@ moves(
     on=Normal,
     plain=method("masked_fill"),
     parameters="input mask value",
-    summands=("value",),
+    summands=("input", "value"),
     copies=repeats,
 )
 moves("where", on=Normal, parameters="condition input other", summands=("input", "other"), copies=repeats)

@@ -48,7 +48,7 @@ def binary_cross_entropy_with_logits(
     Error: 3e-7 of $\log q$
     Source: paper, "Learning"
     """
-    require_plain("binary_cross_entropy_with_logits", target=target)
+    require_plain("binary_cross_entropy_with_logits", target=target, weight=weight, pos_weight=pos_weight)
     loss = _binary(input, target, pos_weight)
     return reduced(loss if weight is None else loss * weight, reduction, size_average, reduce)
 
@@ -67,7 +67,7 @@ def binary_cross_entropy(
     Error: exact
     Source: paper, "Learning"
     """
-    require_plain("binary_cross_entropy", target=target)
+    require_plain("binary_cross_entropy", target=target, weight=weight)
     return F.binary_cross_entropy(input.loc, target, weight, size_average, reduce, reduction)
 
 
@@ -102,5 +102,6 @@ def multilabel_soft_margin_loss(
     Error: that of `binary_cross_entropy_with_logits`
     Source: paper, "Learning"
     """
+    require_plain("multilabel_soft_margin_loss", target=target, weight=weight)
     loss = _binary(input, target)
     return reduced((loss if weight is None else loss * weight).mean(-1), reduction, size_average, reduce)

@@ -30,6 +30,7 @@ def mse_loss(
     Error: exact
     Source: definition of the variance
     """
+    require_plain("mse_loss", weight=weight)
     error = input - target
     loss = error.loc * error.loc + error.variance
     if weight is None:
@@ -51,6 +52,7 @@ def l1_loss(
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: as `abs`
     """
+    require_plain("l1_loss", weight=weight)
     loss = torch.abs(input - target).loc  # type: ignore[attr-defined]
     if weight is None:
         return reduced(loss, reduction, size_average, reduce)
@@ -66,6 +68,7 @@ def huber_loss(
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: as `clamp` and `relu`
     """
+    require_plain("huber_loss", weight=weight)
     loss = _huber(input - target, delta)
     return reduced(loss if weight is None else loss * weight, reduction)
 

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentprop.dispatch import where as place
 from momentprop.dispatch.registry import mixing
 from momentprop.kernels.fuse import Kernel, differentiable
 from momentprop.kernels.normalization import mean_square, root_mean_square
 from momentprop.kernels.ratio import cosine
+from momentprop.rules.precision import converted
 from momentprop.rules.reductions.normalization import in_float
 from momentprop.values import Independent, Normal
 from momentprop.values.moments import mean_of, some_value, variance_of
@@ -28,9 +30,15 @@ def _statistic(input: Normal, kernel: Kernel, factor: float, dims: Sequence[int]
     kept = [dim for dim in range(input.ndim) if dim not in places]
     shape = [1 if dim in places else size for dim, size in enumerate(input.shape)]
 
-    def grouped(part: Tensor) -> Tensor:
-        return part.permute(*kept, *places).reshape(*(part.shape[dim] for dim in kept), -1)
+    count = math.prod([input.shape[dim] for dim in places])
 
+    def grouped(part: Tensor) -> Tensor:
+        return part.permute(*kept, *places).reshape(*(part.shape[dim] for dim in kept), count)
+
+    if count == 0:
+        raise ValueError(
+            f"a statistic at {place()} is over the dimensions {places} of {tuple(input.shape)}: no elements"
+        )
     parts = [grouped(part) for part in in_float(input.loc, input.variance)]
     mean, variance = (part[..., 0].to(input.dtype) for part in differentiable(kernel, *parts))
     result = input.of(factor * mean, factor * factor * variance)
@@ -146,7 +154,7 @@ def linalg_vector_norm(
     Error: 0.08; 0.02 for at least 16 elements
     Source: moments of a quadratic form in normal variables; Nakagami distribution
     """
-    value: Any = x if dtype is None else x.each(lambda part: part.to(dtype))
+    value = converted("linalg_vector_norm", x, dtype)
     dims = _as_dims(dim)
     if ord is None or ord == "fro" or ord == 2:
         n = math.prod([value.shape[d] for d in dims]) if dims else value.loc.numel()

@@ -3,6 +3,8 @@ r"""The logarithm of a sum of exponentials."""
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from momentprop.dispatch.registry import mixing
 from momentprop.kernels import logsumexp as kernels
 from momentprop.kernels.fuse import fused
@@ -28,6 +30,9 @@ def logsumexp(input: Normal, dim: int | Sequence[int], keepdim: bool = False) ->
     def along_last(last: Any) -> Any:
         if last.shape[-1] == 1:
             return last.squeeze(-1)
+        if last.loc.numel() == 0:  # the logarithm of an empty sum
+            mean = torch.logsumexp(last.loc, -1)
+            return input.of(mean, torch.zeros_like(mean))
         return input.of(*fused(kernels.logsumexp, None, last.loc, last.variance))
 
     return over_dims(along_last, input, dim, keepdim)  # type: ignore[no-any-return]

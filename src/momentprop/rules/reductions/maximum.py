@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from momentprop import paper
+from momentprop.dispatch import where as place
 from momentprop.dispatch.registry import composite, mixing
 from momentprop.functional.maximum import maximum_of
 from momentprop.kernels.fuse import Kernel, fused
@@ -27,6 +28,8 @@ class Extremum(NamedTuple):
 
 def over_dims(reduction: Callable[[Any], Any], input: Any, dim: int | Sequence[int], keepdim: bool) -> Any:
     """Apply a reduction of the last dimension to one or several dimensions, or to all if none is named."""
+    if input.ndim == 0:
+        return reduction(input.reshape(1))
     dims = [dim] if isinstance(dim, int) else list(dim) or list(range(input.ndim))
     dims = sorted(d % input.ndim for d in dims)
     result = reduction(input.movedim(dims, list(range(-len(dims), 0))).flatten(-len(dims)))
@@ -54,6 +57,8 @@ def maximum_over_dim(input: Normal, dim: int, method: Method | None = None, keep
     quadrature 1e-5 where standard deviations differ up to 10 times, 5e-3 beyond
     Source: paper, "Max and Leaky ReLU"; Clark's moments
     """
+    if input.shape[dim] == 0:
+        raise IndexError(f"the maximum at {place()} is over dimension {dim} of {tuple(input.shape)}, without elements")
     last: Any = input.movedim(dim, -1)  # type: ignore[attr-defined]
     result: Any = input.of(*fused(comparison(input, method), None, last.loc, last.variance))
     return result.unsqueeze(dim) if keepdim else result  # type: ignore[no-any-return]

@@ -57,11 +57,11 @@ def _normalized(
     with torch.no_grad():
         certain = plain(*(None if part is None else mean_of(part).detach() for part in (input, weight, bias)))
     if per_channel:
-        weight, bias = (_channels(part, input.ndim) for part in (weight, bias))
+        weight, bias = (channels(part, input.ndim) for part in (weight, bias))
     if not isinstance(input, Independent):
-        return _affine(plain(input, None, None), weight, bias)
+        return affine(plain(input, None, None), weight, bias)
     value = over_groups(input, partial(normalized, centred=centred, eps=eps), grouping)
-    value = _affine(value.each(lambda part: part.reshape(input.shape)), weight, bias)
+    value = affine(value.each(lambda part: part.reshape(input.shape)), weight, bias)
     loc, variance = (part.to(certain.dtype) for part in (value.loc, value.variance))
     group = grouping(input.variance)
     known = (group == 0).all(-1, keepdim=True).expand_as(group).reshape(input.shape)
@@ -69,7 +69,8 @@ def _normalized(
     return value.of(torch.where(known, certain + (loc - loc.detach()), loc), variance)
 
 
-def _affine(value: Normal | Tensor, weight: Parameter, bias: Parameter) -> Normal:
+def affine(value: Normal | Tensor, weight: Parameter, bias: Parameter) -> Normal:
+    """Multiply by a weight and add a bias, both independent of the value; any of the three may be plain."""
     loc, variance = mean_of(value), variance_of(value)
     if weight is not None:
         loc = loc * mean_of(weight)
@@ -81,7 +82,8 @@ def _affine(value: Normal | Tensor, weight: Parameter, bias: Parameter) -> Norma
     return result
 
 
-def _channels(parameter: Any, ndim: int) -> Parameter:
+def channels(parameter: Any, ndim: int) -> Parameter:
+    """Return a parameter in a shape that broadcasts over the channels of a batch."""
     return None if parameter is None else parameter.reshape([-1] + [1] * (ndim - 2))
 
 
@@ -134,7 +136,8 @@ def group_norm(
     Source: Laplace transform of a quadratic form in normal variables
     """
     plain = lambda x, weight, bias: F.group_norm(x, num_groups, weight, bias, eps)  # noqa: E731
-    grouping = lambda part: part.reshape(part.shape[0], num_groups, -1)  # noqa: E731
+    size = math.prod(list(input.shape[1:])) // num_groups
+    grouping = lambda part: part.reshape(part.shape[0], num_groups, size)  # noqa: E731
     return _normalized(input, weight, bias, plain, grouping, eps=eps, per_channel=True)
 
 
@@ -159,10 +162,10 @@ def instance_norm(
     """
     if not use_input_stats:
         scaled: Any = F.batch_norm(input, running_mean, running_var, None, None, False, momentum, eps)  # type: ignore[arg-type]
-        return _affine(scaled, *(_channels(part, scaled.ndim) for part in (weight, bias)))
+        return affine(scaled, *(channels(part, scaled.ndim) for part in (weight, bias)))
     plain = lambda x, weight, bias: F.instance_norm(x, None, None, weight, bias, True, momentum, eps)  # noqa: E731
     result = _normalized(input, weight, bias, plain, lambda part: part.flatten(2), eps=eps, per_channel=True)
-    if running_mean is not None and running_var is not None:
+    if running_mean is not None and running_var is not None and input.shape[0] > 0:
         with torch.no_grad():
             mean, variance = mean_of(input).detach().flatten(2), variance_of(input).detach().flatten(2)
             total = mean.var(-1) + variance.mean(-1)

@@ -8,11 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop import paper
+from momentprop.dispatch import where as place
 from momentprop.dispatch.registry import composite, loss, mixing
 from momentprop.functional.posterior import PosteriorMethod
 from momentprop.kernels import softmax as kernels
 from momentprop.kernels.fuse import Kernel, Moments, fused
 from momentprop.rules.attention.notes import note_softmax, scores_of, weights_of
+from momentprop.rules.losses.reduction import require_plain
+from momentprop.rules.precision import converted
 from momentprop.rules.reductions.categorical import as_torch_lays_out, dim_of_classes
 from momentprop.values import Categorical, Fitted, Logistic, Normal
 from momentprop.values.base import Value
@@ -38,9 +41,12 @@ def log_posterior(input: Normal, dim: int, method: str | None = None) -> Tensor:
         return fused(_KERNELS[method], None, mean, variance)[0]
     if method not in _PAPER:
         raise ValueError(f"unknown method {method!r} for a posterior; choose one of {', '.join([*_KERNELS, *_PAPER])}")
-    if mean.dtype in (torch.float16, torch.bfloat16):
-        return _PAPER[method](mean.float(), variance.float()).to(mean.dtype)
-    return _PAPER[method](mean, variance)
+    dtype = torch.promote_types(mean.dtype, torch.float32)
+    absent = mean == -torch.inf  # masked classes: far behind instead, so that no difference of infinities arises
+    behind = mean.detach().amax(-1, keepdim=True) - 1e3 - 50 * variance.detach().amax(-1, keepdim=True).sqrt()
+    mean, variance = torch.where(absent, behind, mean), torch.where(absent, 0.0, variance)
+    log_q = _PAPER[method](mean.to(dtype), variance.to(dtype)).to(mean.dtype)
+    return torch.where(absent, -torch.inf, log_q)
 
 
 def _default(input: Normal, classes: int) -> str:
@@ -56,10 +62,10 @@ def _dim(dim: int | None, input: Normal) -> int:
     return dim if dim is not None else 0 if input.ndim in (0, 1, 3) else 1
 
 
-def _converted(input: Normal, given: Any, dtype: torch.dtype | None) -> Normal:
+def _converted(op: str, input: Normal, given: Any, dtype: torch.dtype | None) -> Normal:
     """Convert to the wanted type, which `torch.softmax` takes in the place of the stack level of `F.softmax`."""
-    dtype = given if isinstance(given, torch.dtype) else dtype
-    return input if dtype is None else input.each(lambda part: part.to(dtype))
+    wanted = given if isinstance(given, torch.dtype) else dtype
+    return converted(op, input, wanted)  # type: ignore[no-any-return]
 
 
 @mixing("softmax", on=Normal, along="dim")
@@ -75,7 +81,9 @@ def softmax(input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: 
     Error: 1e-6 nats of $E\,p$ and 0.02 of $\sigma'$ for deviations up to 30, whatever the others; 2e-4 nats up to 1000
     Source: the Gumbel race; paper, "Connection to argmax"
     """
-    given, input = input, _converted(input, _stacklevel, dtype)
+    given, input = input, _converted("softmax", input, _stacklevel, dtype)
+    if input.ndim == 0 or input.loc.numel() == 0:  # one class is certain, and nothing stays nothing
+        return input.of(torch.softmax(input.loc, _dim(dim, input)), torch.zeros_like(input.variance))
     axis = _dim(dim, input)
     scores = scores_of(given, input.dtype) if axis in (-1, input.ndim - 1) else None
 
@@ -115,7 +123,9 @@ def log_softmax(
     to 2 and 0.05 beyond, 1 where variances differ ten thousand times; logistic 0.5; simplified 1
     Source: the Gumbel race; paper, "Softmax"
     """
-    input = _converted(input, _stacklevel, dtype)
+    input = _converted("log_softmax", input, _stacklevel, dtype)
+    if input.ndim == 0:
+        raise ValueError(f"'log_softmax' at {place()} needs a dimension of classes, but the value has none")
     return Categorical.of(log_posterior(input, _dim(dim, input)))
 
 
@@ -145,6 +155,7 @@ def cross_entropy(
     Error: that of `log_softmax`
     Source: paper, "Learning"
     """
+    require_plain("cross_entropy", target=target, weight=weight)
     log_q = log_posterior(input, dim_of_classes(input.ndim))
     # log q is normalized, so the softmax inside is the identity
     return F.cross_entropy(

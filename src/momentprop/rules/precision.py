@@ -1,0 +1,72 @@
+r"""The types that a random value may have, and float16.
+
+The elements of a value are real numbers in floating point: an integer or a complex tensor has no variance here.
+
+A variance is a sum of products of squares. In float16, whose numbers reach from $6\cdot 10^{-8}$ to 65504, the squares
+overflow or vanish where the variance itself does not. So all products of a variance are taken in float32, also where
+autocast asks for float16, and only the result is rounded. The numbers of bfloat16 reach as far as those of float32.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+import torch
+from torch import Tensor
+
+from momentprop.dispatch import Call, where
+from momentprop.dispatch.call import each_in
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def floating(call: Call, loc: Any) -> Any:
+    """Return the mean of a result; refuse one that is not in floating point."""
+    if isinstance(loc, Tensor) and not loc.is_floating_point():
+        _refuse(call.op, call.values[0], loc.dtype)
+    return loc
+
+
+def converted(op: str, value: Any, dtype: torch.dtype | None) -> Any:
+    """Return a value in the type that an operation asks for, if any."""
+    if dtype is None:
+        return value
+    if not dtype.is_floating_point:
+        _refuse(op, value, dtype)
+    return value.each(lambda part: part.to(dtype))
+
+
+def _refuse(op: str, value: Any, dtype: torch.dtype) -> NoReturn:
+    raise TypeError(
+        f"{op!r} at {where()} would make a random value {dtype}, but the elements of a {type(value).__name__} are real "
+        "numbers in floating point"
+    )
+
+
+def spread(call: Call, loc: Tensor, compute: Callable[[Call], Tensor]) -> Tensor:
+    """Return the variance of a result with a given mean, which `compute` takes of the call, in the type of the mean."""
+    if loc.dtype is not torch.float16:
+        return compute(call).to(loc.dtype)
+    with torch.autocast(loc.device.type, enabled=False):
+        return compute(call.each(_wide)).to(loc.dtype)
+
+
+def in_range(rule: Function) -> Function:
+    """Make a rule that returns one value take the variance in float32 where its result is in float16."""
+
+    @functools.wraps(rule)
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        result = rule(*args, **kwargs)
+        if not result.dtype.is_floating_point:
+            _refuse(rule.__name__, result, result.dtype)
+        if result.dtype is not torch.float16:
+            return result
+        with torch.autocast(result.device.type, enabled=False):
+            wide = rule(*(each_in(given, _wide) for given in args), **each_in(kwargs, _wide))
+        return result.of(result.loc, wide.variance.to(torch.float16))
+
+    return apply  # type: ignore[return-value]
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype is torch.float16 else tensor

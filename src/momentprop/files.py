@@ -4,6 +4,7 @@ The header holds the format, any JSON-like `state`, and a SHA-256 of everything,
 read. Nothing is ever unpickled.
 """
 
+import ctypes
 import hashlib
 import json
 import os
@@ -12,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from momentprop.errors import UserError
@@ -84,8 +84,22 @@ def digest(tensors: Mapping[str, Tensor], text: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
+        _add(total, tensor)
     return total.hexdigest()
+
+
+def sha256(tensor: Tensor) -> str:
+    """Return the SHA-256 of the elements of a tensor, wherever and however they lie in memory."""
+    total = hashlib.sha256()
+    _add(total, tensor)
+    return total.hexdigest()
+
+
+def _add(total: Any, tensor: Tensor) -> None:
+    """Add the bytes of a tensor to a hash without a copy, and without numpy."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    if plain.numel():
+        total.update((ctypes.c_char * plain.nbytes).from_address(plain.data_ptr()))
 
 
 def require_safetensors(kind: str) -> Any:

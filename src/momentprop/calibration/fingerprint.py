@@ -1,13 +1,12 @@
 """Identifies a model by the classes of its modules and the names, shapes and SHA-256 of its weights."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from momentprop.files import sha256
 from momentprop.torch_compat.tensors import writes
 
 
@@ -24,7 +23,7 @@ class Fingerprint:
         if not isinstance(model, nn.Module):
             return cls({}, {})
         modules = {path: type(module).__name__ for path, module in model.named_modules()}
-        weights = {name: [str(x.dtype), list(x.shape), _sha256(x)] for name, x in tensors(model)}
+        weights = {name: [str(x.dtype), list(x.shape), sha256(x)] for name, x in tensors(model)}
         return cls(modules, weights)
 
     def difference(self, model: Callable[..., Any]) -> str | None:
@@ -56,12 +55,6 @@ def state(model: nn.Module) -> tuple[Any, ...]:
     every = (*model.parameters(), *model.buffers())
     weights = ((id(x), x.data_ptr(), writes(x)) for x in every)
     return (*map(id, model.modules()), *weights)
-
-
-def _sha256(tensor: Tensor) -> str:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    content = flat.view(torch.uint8).numpy().data if flat.numel() else b""
-    return hashlib.sha256(content).hexdigest()
 
 
 def _named(module: str | None) -> str:

@@ -41,7 +41,7 @@ def test_errors_name_the_kind_of_file(tmp_path, monkeypatch):
         Calibration.load(tmp_path / "file")
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int8])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.int8])
 def test_the_hash_of_a_tensor_is_that_of_its_elements(dtype):
     x = torch.tensor([[0.0, 1.5, -2.0], [3.0, 0.5, 4.0]]).to(dtype)
     wanted = hashlib.sha256(bytes(x.reshape(-1).view(torch.uint8).tolist())).hexdigest()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from momentprop.calibration.corrections import Corrections, Features, level
-from momentprop.calibration.fingerprint import Fingerprint, state
+from momentprop.calibration.fingerprint import Fingerprint
 from momentprop.calibration.operations import Place
 from momentprop.errors import UserError
 from momentprop.files import read_tensors, write_file, write_tensors
@@ -22,8 +22,10 @@ from momentprop.torch_compat.functorch import is_transforming
 from momentprop.torch_compat.modules import Dropout
 from momentprop.values.base import may_look_at
 
-FORMAT = 1
-"""The version of the file format."""
+FORMAT = 2
+"""The version of the file format; version 1 has no constants in its fingerprint."""
+
+_READABLE = (1, FORMAT)
 
 MARGIN = 1.5
 """A noise level may leave the fitted range by this factor before a warning is given."""
@@ -90,13 +92,24 @@ class Calibration:
         return _Warning(self.places, self.features, self.noise.levels, numbers)
 
     def require(self, model: Callable[..., Any]) -> None:
-        """Raise an error if the model is not the calibrated one; checking the same model again is fast."""
-        now = state(model) if isinstance(model, nn.Module) else None
+        """Raise an error if the model is not the calibrated one: if a module, a constant or a weight differs.
+
+        The first check takes the SHA-256 of all weights. The next ones read each weight once, and hash only where
+        something has changed since.
+        """
+        now = self.fingerprint.glance(model) if isinstance(model, nn.Module) else None
         if self._seen is not None and now == self._seen[0]:
             return
         difference = self.fingerprint.difference(model)
         if difference is not None:
             raise UserError(f"the calibration is of another model: {difference}; call `momentprop.calibrate` again")
+        if not self.fingerprint.tells_constants:
+            warnings.warn(
+                "the calibration was made by an older version and cannot tell whether constants of the model, such as "
+                "slopes and dropout rates, have changed: call `momentprop.calibrate` again",
+                CalibrationWarning,
+                stacklevel=4,
+            )
         self._seen = (now,)
 
     def warn_of_dropout(self, model: Callable[..., Any], dropout: bool) -> None:
@@ -144,7 +157,7 @@ class Calibration:
         content = saved.get("calibration")
         if content is None:
             raise UserError(f"`{path}` does not hold a calibration")
-        if content["format"] != FORMAT:
+        if content["format"] not in _READABLE:
             raise UserError(
                 f"`{path}` has format {content['format']}, but this version reads {FORMAT}: calibrate again"
             )

@@ -1,5 +1,6 @@
 """Defects of calibrations, runs and their files."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -29,3 +30,21 @@ def stale_calibration() -> str:
             said.append(str(error).split(": ")[1].split(";")[0])
     assert len(said) == len(changes), said
     return "refused: " + "; ".join(said)
+
+
+@row(31, "a clean install, with torch alone, cannot calibrate", "RuntimeError: Numpy is not available")
+def without_numpy() -> str:
+    """Without `Tensor.numpy`, a model calibrates (`make wheel` runs all examples without the package)."""
+    asked = []
+
+    def unavailable(tensor: torch.Tensor) -> None:
+        asked.append(tensor)
+        raise RuntimeError("Numpy is not available")
+
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)).bfloat16()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "numpy", unavailable)
+        calibration = calibrate(model, torch.rand(8, 2).bfloat16(), input_variance=0.5, samples=10)
+        propagate(model, torch.ones(1, 2).bfloat16(), input_variance=0.5, calibration=calibration)
+    assert not asked
+    return f"calibrated, with {len(calibration.fingerprint.weights)} hashes of weights"

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,13 @@ def write_file(path: Path, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
+    """Remove the temporary files that a killed process has left behind while it wrote files of these names."""
+    for name in names:
+        for path in folder.glob(f".{name}.????????"):  # as `tempfile` names them
+            path.unlink(missing_ok=True)
 
 
 def write_tensors(path: Path, state: Mapping[str, Any], tensors: Mapping[str, Tensor], kind: str) -> None:

@@ -53,10 +53,3 @@ def read(path: Path) -> Checkpoint:
 def require() -> None:
     """Raise an `ImportError` that says what to install if checkpoints cannot be written."""
     require_safetensors(_KIND)
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files that a killed process may have left behind."""
-    for name in (FILE, "checkpoint.json", "config.json", "log.csv", "result.json", "model.safetensors", *CALIBRATION):
-        for path in folder.glob(f".{name}.*"):
-            path.unlink(missing_ok=True)

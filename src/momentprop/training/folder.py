@@ -1,14 +1,20 @@
 """The folder of a run: checks its content and writes its files."""
 
+import contextlib
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from momentprop.files import write_file
+import torch
+
+from momentprop.files import remove_leftovers, write_file
 from momentprop.training import checkpoint as checkpoints
 from momentprop.training import log
 from momentprop.training.checkpoint import Checkpoint, CheckpointError
+from momentprop.training.distributed import Ranks
+from momentprop.training.lock import FolderLock
 from momentprop.training.settings import MAY_CHANGE, Settings
 
 _OURS = (checkpoints.FILE, "checkpoint.json", "config.json", "log.csv", "curves.png", "curves.svg")
@@ -28,8 +34,7 @@ class Folder:
 
         This changes nothing, so that all processes can do it.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise CheckpointError(f"`{self.path}` is a file: choose another folder")
+        self._require_folder()
         here = [name for name in (*_OURS, *_OURS_AT_THE_END) if (self.path / name).exists()]
         if overwrite or not here:
             return None
@@ -44,7 +49,32 @@ class Folder:
             )
         found = checkpoints.read(self.path / checkpoints.FILE)
         self._require_same_settings(found)
+        self._require_enough_epochs(found)
         return found
+
+    @contextlib.contextmanager
+    def locked(self, ranks: Ranks) -> Iterator[None]:
+        """Keep other runs out of the folder; if one is in it, this is an error in all processes."""
+        self._require_folder()
+        lock, error = FolderLock(self.path), None
+        if ranks.is_first:
+            try:
+                lock.acquire()
+            except (CheckpointError, OSError) as refused:
+                error = refused
+        failures = ranks.sum(torch.tensor(0.0 if error is None else 1.0, device=ranks.device))
+        try:
+            if error is not None:
+                raise error
+            if failures > 0:
+                raise CheckpointError(f"`{self.path}` cannot be used: the first process says why")
+            yield
+        finally:
+            lock.release()
+
+    def _require_folder(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise CheckpointError(f"`{self.path}` is a file: choose another folder")
 
     def _require_same_settings(self, found: Checkpoint) -> None:
         """Refuse a checkpoint with other settings; those that an older version lacked count as defaults."""
@@ -56,6 +86,17 @@ class Folder:
                     f"`{self.path}` holds another run: its {name.replace('_', ' ')} is {theirs.get(name)!r}, "
                     f"not {mine.get(name)!r}; choose another folder, or {_OVERWRITE}"
                 )
+
+    def _require_enough_epochs(self, found: Checkpoint) -> None:
+        """Refuse to end before the position of the checkpoint."""
+        epoch, step = found.state["epoch"], found.state["step"]
+        least = epoch + (step > 0)
+        if self.settings.epochs < least:
+            part = f" and {step} steps of the next" if step > 0 else ""
+            raise CheckpointError(
+                f"`{self.path}` has already been trained for {epoch} epochs{part}, but epochs is "
+                f"{self.settings.epochs}: give at least {least}, or {_OVERWRITE}"
+            )
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint and the readable files beside it."""
@@ -73,6 +114,11 @@ class Folder:
         """Write the log."""
         log.write_csv(self.path / "log.csv", history)
 
+    def tidy(self, history: list[log.Row]) -> None:
+        """Make good what a killed run left: remove its temporary files, and write its log, which it may not have."""
+        remove_leftovers(self.path, (*_OURS, *_OURS_AT_THE_END))
+        self.save_log(history)
+
     def finish(self, result: dict[str, Any]) -> None:
         """Write the result."""
         self._write_json("result.json", result)
@@ -80,7 +126,7 @@ class Folder:
     def _clear(self) -> None:
         """Remove the files of the old run, but for its checkpoint, which the new one replaces."""
         self.path.mkdir(parents=True, exist_ok=True)
-        checkpoints.remove_leftovers(self.path)
+        remove_leftovers(self.path, (*_OURS, *_OURS_AT_THE_END))
         for name in (*_OURS[1:], *_OURS_AT_THE_END):
             (self.path / name).unlink(missing_ok=True)
 

@@ -1,5 +1,6 @@
 """`fit`: the training loop for any model and any examples."""
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -78,8 +79,8 @@ def fit(
     """
     ranks = processes(settings.device)
     home = next((parameter.device for parameter in model.parameters()), ranks.device)
-    with forked_generators(ranks):
-        folder = None if out is None else Folder(Path(out), settings)
+    folder = None if out is None else Folder(Path(out), settings)
+    with forked_generators(ranks), contextlib.nullcontext() if folder is None else folder.locked(ranks):
         found = None if folder is None else folder.open(resume=resume, overwrite=overwrite)
         ranks.wait()  # until all processes have read the folder
         trainer = Trainer(model, as_examples(examples), settings, ranks, validation, objective, folder)
@@ -137,7 +138,7 @@ class Trainer:
             self.calibrate(0)
             self.save()
         elif self.folder is not None and self.ranks.is_first:
-            self.folder.save_log(self.position.history)  # the run may have been killed before it was written
+            self.folder.tidy(self.position.history)
         while self.position.epoch < self.settings.epochs:
             row = self.epoch(bar)
             bar.end(row)

@@ -77,8 +77,8 @@ def train(
     """
     started = time.perf_counter()
     ranks = processes(config.device)
-    with forked_generators(ranks):
-        folder = Folder(Path(out), config)
+    folder = Folder(Path(out), config)
+    with forked_generators(ranks), folder.locked(ranks):
         found = folder.open(resume=resume, overwrite=overwrite)
         images = load_data(config, root)
         training, validation = split(images, config)

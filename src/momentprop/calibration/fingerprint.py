@@ -12,8 +12,10 @@ from momentprop.calibration.constants import constants
 from momentprop.files import sha256
 from momentprop.torch_compat.tensors import writes
 
-Weights = dict[str, list[Any]]
+Weights = dict[str, tuple[str, list[int], str]]
 """Type, shape and SHA-256 of tensors, by name."""
+
+_NOTHING = (None, None, None)
 
 Constants = dict[str, dict[str, str]]
 """The attributes of the module at each path, as text."""
@@ -155,14 +157,14 @@ def _direction(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def _hashed(given: Iterable[tuple[str, Tensor]]) -> Weights:
-    return {name: [str(x.dtype), list(x.shape), sha256(x)] for name, x in given}
+    return {name: (str(x.dtype), list(x.shape), sha256(x)) for name, x in given}
 
 
 def _changed(before: Weights, now: Weights) -> str | None:
     """How tensors have changed, or None."""
     for name in {**before, **now}:
-        dtype, shape, digest = before.get(name, [None] * 3)
-        dtype_now, shape_now, digest_now = now.get(name, [None] * 3)
+        dtype, shape, digest = before.get(name, _NOTHING)
+        dtype_now, shape_now, digest_now = now.get(name, _NOTHING)
         if shape != shape_now:
             return f"{name!r} has the shape {shape_now} and had {shape}"
         if dtype == dtype_now and digest != digest_now:

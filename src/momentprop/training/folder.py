@@ -29,6 +29,11 @@ class Folder:
         checkpoints.require()
         self.path, self.settings = path, settings
 
+    @property
+    def file(self) -> Path:
+        """The file of the checkpoint."""
+        return self.path / checkpoints.FILE
+
     def open(self, *, resume: bool = False, overwrite: bool = False) -> Checkpoint | None:
         """Return the checkpoint to resume from, or None to start; a folder that holds something else is an error.
 
@@ -47,7 +52,9 @@ class Folder:
                 f"`{self.path}` already holds a run: continue it with `--resume` (`resume=True`), {_OVERWRITE}, "
                 "or choose another folder"
             )
-        found = checkpoints.read(self.path / checkpoints.FILE)
+        found = checkpoints.read(self.file)
+        with checkpoints.valid_checkpoint(self.file):
+            checkpoints.require_sense(found)
         self._require_same_settings(found)
         self._require_enough_epochs(found)
         return found
@@ -103,7 +110,7 @@ class Folder:
         first = not checkpoint.state["history"] and checkpoint.state["step"] == 0
         if first:
             self._clear()
-        checkpoints.write(self.path / checkpoints.FILE, checkpoint)
+        checkpoints.write(self.file, checkpoint)
         self._write_json("checkpoint.json", checkpoint.state)
         if first:
             self._write_json("config.json", self.settings.as_dict())

@@ -198,3 +198,14 @@ def test_files_of_an_older_version_are_read_with_a_warning(tmp_path):
     model.linear.weight.data.neg_()
     with pytest.raises(momentprop.errors.UserError, match=r"the weights 'linear\.weight' have changed"):
         propagate(model, NEW, input_variance=0.1, calibration=old)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_model_has_the_same_fingerprint_on_a_gpu():
+    model = copy.deepcopy(SCALED)
+    before = Fingerprint.of(model)
+    assert Fingerprint.of(model.cuda()) == before
+    CALIBRATION.require(model)
+    model.linear.weight.data.neg_()
+    with pytest.raises(momentprop.errors.UserError, match=r"the weights 'linear\.weight' have changed"):
+        CALIBRATION.require(model)

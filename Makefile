@@ -62,6 +62,7 @@ wheel: $(READY) ## Build the wheel into dist/ and try it in a clean environment
 	$(PYTHON) -m venv $(WHEEL_VENV)
 	$(WHEEL_VENV)/bin/pip install --quiet -c constraints.txt dist/*.whl
 	$(WHEEL_VENV)/bin/python -I tools/smoke.py
+	OMP_NUM_THREADS=1 $(WHEEL_VENV)/bin/python -I tools/doc_examples.py
 	$(WHEEL_VENV)/bin/pip install --quiet -c constraints.txt "$$(ls dist/*.whl)[cli]"
 	$(WHEEL_VENV)/bin/python -I tools/smoke.py --commands
 	rm -rf $(WHEEL_VENV)

@@ -1,13 +1,15 @@
 """Files with tensors: what is written comes back, and an error names the kind of file."""
 
+import hashlib
 import sys
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from momentprop import Calibration
-from momentprop.files import FileError, read_tensors, write_file, write_tensors
+from momentprop.files import FileError, digest, read_tensors, sha256, write_file, write_tensors
 
 
 def test_state_and_tensors_come_back(tmp_path):
@@ -37,3 +39,27 @@ def test_errors_name_the_kind_of_file(tmp_path, monkeypatch):
         write_tensors(tmp_path / "other", {}, {}, "note")
     with pytest.raises(ImportError, match="calibrations need safetensors"):
         Calibration.load(tmp_path / "file")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.int8])
+def test_the_hash_of_a_tensor_is_that_of_its_elements(dtype):
+    x = torch.tensor([[0.0, 1.5, -2.0], [3.0, 0.5, 4.0]]).to(dtype)
+    wanted = hashlib.sha256(bytes(x.reshape(-1).view(torch.uint8).tolist())).hexdigest()
+    strided = torch.stack((x, x), -1)[..., 0]
+    for same in (x, x.T.contiguous().T, strided, torch.cat((x, x))[2:], nn.Parameter(x, requires_grad=False)):
+        assert sha256(same) == wanted
+    assert sha256(x.T) != wanted
+    assert sha256(x[:0]) == hashlib.sha256().hexdigest()
+
+
+def test_the_hash_reads_views_that_negate_lazily():
+    z = torch.tensor([1 + 2j, 3 - 4j])
+    assert sha256(z.conj().imag) == sha256(-z.imag)
+
+
+def test_no_hash_needs_numpy(monkeypatch):
+    def unavailable(*_):
+        raise RuntimeError("Numpy is not available")
+
+    monkeypatch.setattr(torch.Tensor, "numpy", unavailable)
+    assert len(sha256(torch.ones(2))) == len(digest({"x": torch.ones(2)}, "")) == 64

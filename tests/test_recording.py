@@ -68,3 +68,18 @@ def test_bad_names_to_record_are_refused():
         propagate(_model(), X, record=["0x"])
     with pytest.raises(TypeError, match="record needs a module to look into, but the model is a builtin_function"):
         propagate(torch.relu, X, record=True)
+
+
+def test_calls_are_counted_whatever_the_name_of_a_module():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.add_module("a#b", nn.Linear(2, 2))
+            self.add_module("a", nn.Linear(2, 2))
+
+        def forward(self, x):
+            first, second = self.children()
+            return second(first(first(x)))
+
+    _, inside = propagate(Twice(), torch.ones(1, 2), input_variance=0.1, record=True)
+    assert list(inside) == ["a#b", "a#b#2", "a"]

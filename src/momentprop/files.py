@@ -4,15 +4,20 @@ The header holds the format, any JSON-like `state`, and a SHA-256 of everything,
 read. Nothing is ever unpickled.
 """
 
+import contextlib
+import ctypes
+import dataclasses
 import hashlib
 import json
 import os
+import reprlib
 import tempfile
-from collections.abc import Mapping
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from momentprop.errors import UserError
@@ -25,6 +30,10 @@ _KEY = "momentprop"
 
 class FileError(UserError):
     """A file cannot be used; the message says why."""
+
+
+class ContentError(UserError):
+    """A file is undamaged, but what it holds makes no sense; the message says what."""
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -43,6 +52,13 @@ def write_file(path: Path, content: bytes) -> None:
         raise
 
 
+def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
+    """Remove the temporary files that a killed process has left behind while it wrote files of these names."""
+    for name in names:
+        for path in folder.glob(f".{name}.????????"):  # as `tempfile` names them
+            path.unlink(missing_ok=True)
+
+
 def write_tensors(path: Path, state: Mapping[str, Any], tensors: Mapping[str, Tensor], kind: str) -> None:
     """Write tensors with a state that JSON takes; `kind` says what the file is, for the messages."""
     save = require_safetensors(kind).torch.save
@@ -58,6 +74,8 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tenso
     `kind` is for the messages, for example "checkpoint".
     """
     package = require_safetensors(kind)
+    if path.is_dir():
+        raise FileError(f"`{path}` is a folder, not a {kind}")
     try:
         with package.safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
@@ -69,13 +87,78 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tenso
     try:
         header = json.loads(metadata[_KEY])
         version, expected = header["format"], header["sha256"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FileError(f"`{path}` is damaged: its header cannot be read") from error
     if version != FORMAT:
         raise FileError(f"`{path}` has format {version}, but this version of momentprop reads format {FORMAT}")
     if digest(tensors, metadata["state"]) != expected:
         raise FileError(f"`{path}` is damaged: its SHA-256 is not the one that was written")
-    return json.loads(metadata["state"]), tensors
+    try:
+        state = json.loads(metadata["state"])
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"`{path}` is no valid {kind}: its state is no JSON") from error
+    if not isinstance(state, dict):
+        raise FileError(f"`{path}` is no valid {kind}: its state is no dictionary")
+    return state, tensors
+
+
+@contextlib.contextmanager
+def valid(path: Path, kind: str) -> Iterator[None]:
+    """Inside, an `ContentError` becomes a `FileError` that names the file."""
+    try:
+        yield
+    except ContentError as error:
+        raise FileError(f"`{path}` is no valid {kind}: {error}") from error
+
+
+def decoded(kind: Any, content: Any, name: str) -> Any:
+    """Return content that was read from JSON as a type, or raise an `ContentError` that says what is wrong.
+
+    A type is a dataclass, a number, a string, a `Literal`, a container of types, one of them or None, or `Any`.
+
+    >>> decoded(dict[str, tuple[float, ...]], {"levels": [1, 2.5]}, "noise")
+    {'levels': (1.0, 2.5)}
+    >>> decoded(dict[str, tuple[float, ...]], {"levels": [1, "2"]}, "noise")
+    Traceback (most recent call last):
+    momentprop.files.ContentError: noise.levels[1] must be a float, but is '2'
+    """
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any or (content is None and type(None) in inner):
+        return content
+    if origin in (typing.Union, types.UnionType):
+        return decoded(next(each for each in inner if each is not type(None)), content, name)
+    if origin is typing.Literal and content in inner:
+        return content
+    if dataclasses.is_dataclass(kind) and isinstance(content, dict):
+        return _as_dataclass(kind, content, name)
+    if origin is dict and isinstance(content, dict):
+        return {key: decoded(inner[1], each, f"{name}.{key}") for key, each in content.items()}
+    if origin in (list, tuple) and isinstance(content, list | tuple):
+        every = inner if origin is tuple and ... not in inner else inner[:1] * len(content)
+        if len(every) == len(content):
+            each = (decoded(k, part, f"{name}[{i}]") for i, (k, part) in enumerate(zip(every, content, strict=True)))
+            return origin(each)
+    if kind is float and type(content) is int and abs(content) < 1e300:
+        return float(content)
+    if origin is None and type(content) is kind:
+        return content
+    if origin is typing.Literal:
+        expected = f"one of {', '.join(map(repr, inner))}"
+    else:
+        expected = f"{'an' if kind.__name__[0] in 'aeiou' else 'a'} {kind.__name__}"
+    raise ContentError(f"{name} must be {expected}, but is {reprlib.repr(content)}")
+
+
+def _as_dataclass(kind: Any, content: dict[str, Any], name: str) -> Any:
+    hints, fields = typing.get_type_hints(kind), [field for field in dataclasses.fields(kind) if field.init]
+    for key in content:
+        if key not in {field.name for field in fields}:
+            raise ContentError(f"{name} has an unknown entry {reprlib.repr(key)}")
+    for field in fields:
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and field.name not in content:
+            raise ContentError(f"{name} has no entry {field.name!r}")
+    return kind(**{key: decoded(hints[key], each, f"{name}.{key}") for key, each in content.items()})
 
 
 def digest(tensors: Mapping[str, Tensor], text: str) -> str:
@@ -84,8 +167,22 @@ def digest(tensors: Mapping[str, Tensor], text: str) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
+        _add(total, tensor)
     return total.hexdigest()
+
+
+def sha256(tensor: Tensor) -> str:
+    """Return the SHA-256 of the elements of a tensor, wherever and however they lie in memory."""
+    total = hashlib.sha256()
+    _add(total, tensor)
+    return total.hexdigest()
+
+
+def _add(total: Any, tensor: Tensor) -> None:
+    """Add the bytes of a tensor to a hash without a copy, and without numpy."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    if plain.numel():
+        total.update((ctypes.c_char * plain.nbytes).from_address(plain.data_ptr()))
 
 
 def require_safetensors(kind: str) -> Any:

@@ -1,10 +1,20 @@
-"""Markdown tables that also read well as plain text."""
+"""Markdown tables that also read well as plain text, and names in Markdown."""
 
+import re
 from collections.abc import Sequence
 
 
+def code(name: str) -> str:
+    r"""A name as code, in which Markdown reads no markup, on one line.
+
+    >>> code("<b>\n[x](y)`")
+    "`<b> [x](y)'`"
+    """
+    return "`" + re.sub(r"\s", " ", name.replace("`", "'")) + "`" if name else ""
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table with aligned columns, so that it also reads well as plain text.
+    """A Markdown table with aligned columns, so that it also reads well as plain text; each cell is one line of text.
 
     >>> print(table(("method", "error"), [("AP1", "0.31"), ("AP2", "0.03")]))
     | method | error |
@@ -12,6 +22,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     | AP1    | 0.31  |
     | AP2    | 0.03  |
     """
+    head, *rows = [[_cell(text) for text in row] for row in (head, *rows)]
     widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
@@ -19,3 +30,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """A text that does not end its cell: bars are escaped, and a backslash before one is kept apart from it."""
+    return re.sub(r"(\\*)\|", lambda found: found[1] + (" " if found[1] else "") + r"\|", re.sub(r"\s", " ", text))

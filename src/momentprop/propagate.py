@@ -68,7 +68,8 @@ def propagate(
         samples: the number of draws of `"sample"`.
         record: also return a dictionary with copies of the value at every module, or at the modules named. Its keys are
             the paths of the modules, and `path#2` for the second call of one.
-        calibration: corrections of `"ap2"`, as `momentprop.calibrate` gives them.
+        calibration: corrections of `"ap2"`, as `momentprop.calibrate` gives them. Refused if a module, a constant or a
+            weight of the model has changed since; the check reads every weight once.
         fallback: what to do with an operation that has no rule. By default it raises `MissingRule`.
             `"quadrature"` is for elementwise ones, `"monte_carlo"` for any, `"linearize"` for smooth ones.
         seed: makes draws repeatable, and leaves torch's own generators as they were.

@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ class Recording:
         def keep(module: nn.Module, args: Any, output: Any) -> None:
             if isinstance(output, Statistics) and not issubclass(self.kind, Statistics):
                 return  # a pass of one pixel, for the sake of an `AnalyticNorm`
-            calls = sum(key.split("#")[0] == path for key in self.values)
+            calls = sum(bool(re.fullmatch(rf"{re.escape(path)}(#\d+)?", key)) for key in self.values)
             key = f"{path}#{calls + 1}" if calls else path
             self.values[key] = self.keep(key, as_values(output, self.kind))
 

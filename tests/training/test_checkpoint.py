@@ -266,3 +266,47 @@ def test_without_safetensors_the_error_says_what_to_install(tmp_path, monkeypatc
     with pytest.raises(ImportError, match=r"momentprop\[experiments\]"):
         _fit(_model(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("steps", [5, 10, 14])
+def test_resuming_removes_what_a_kill_left(steps, uninterrupted, tmp_path):
+    out = tmp_path / "run"
+    with killed_after(steps), pytest.raises(Killed):
+        _fit(_model(), out)
+    for name in (FILE, "checkpoint.json", "log.csv", "result.json", "curves.png", "calibration.safetensors"):
+        (out / f".{name}.ab_d3f9h").write_text("half")
+    (out / ".log.csv.mine").write_text("of somebody else")
+    model = _model()
+    _fit(model, out, resume=True)
+    _assert_same(model, uninterrupted[0])
+    assert [path.name for path in out.glob(".*")] == [".log.csv.mine"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "epochs", "message"),
+    [
+        (None, 2, "already been trained for 3 epochs, but epochs is 2: give at least 3, or start over"),
+        (10, 1, "already been trained for 2 epochs, but epochs is 1: give at least 2"),
+        (14, 2, "already been trained for 2 epochs and 2 steps of the next, but epochs is 2: give at least 3"),
+    ],
+)
+def test_a_run_cannot_end_before_where_it_is(steps, epochs, message, uninterrupted, tmp_path):
+    out = tmp_path / "run"
+    if steps is None:
+        _fit(_model(), out)
+    else:
+        with killed_after(steps), pytest.raises(Killed):
+            _fit(_model(), out)
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(CheckpointError, match=message):
+        _fit(_model(), out, Settings(**{**NOISY.as_dict(), "epochs": epochs}), resume=True)
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+    model = _model()
+    _fit(model, out, resume=True)
+    _assert_same(model, uninterrupted[0])
+
+
+def test_a_run_can_be_made_shorter_down_to_where_it_is(tmp_path):
+    with killed_after(10), pytest.raises(Killed):
+        _fit(_model(), tmp_path / "run")
+    assert len(_fit(_model(), tmp_path / "run", Settings(**{**NOISY.as_dict(), "epochs": 2}), resume=True)) == 2

@@ -82,3 +82,11 @@ def test_a_run_is_done_if_its_settings_are_the_same(tmp_path):
     assert not schedule.is_done(tmp_path, Config(network="mlp", seed=4))
     assert schedule.history(tmp_path) == [{"epoch": 1}]
     assert schedule.history(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"config": 3, "history": "x"}', "[" * 100_000])
+def test_a_damaged_result_is_named(content, tmp_path):
+    (tmp_path / "result.json").write_text(content)
+    for read in (lambda: schedule.is_done(tmp_path, Config(network="mlp")), lambda: schedule.history(tmp_path)):
+        with pytest.raises(UserError, match=r"result\.json` is damaged: remove the folder of this run"):
+            read()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from momentprop.calibration.calibration import Calibration, FitNoise, Quality, dropout_acts
 from momentprop.calibration.corrections import COUNT, Features
-from momentprop.calibration.fingerprint import Fingerprint
+from momentprop.calibration.fingerprint import Before
 from momentprop.calibration.fit import PlaceFit, at_level, summed, survey
 from momentprop.checking.ranks import share
 from momentprop.propagate import FAMILIES, Family
@@ -77,7 +77,7 @@ def calibrate(
         raise ValueError(f"unknown family {family!r}: choose 'normal', 'logistic' or 'fitted'")
     if features not in COUNT:
         raise ValueError(f"unknown features {features!r}: choose 'all', 'state', 'variance' or 'channel'")
-    levels = _levels(input_variance)
+    before, levels = Before(model), _levels(input_variance)
     given = _like_weights(drawn_inputs(statistics, shape, inputs, seed), model) if batches is None else batches
     batched = _runs(model, given, {"dropout": dropout, "fallback": fallback}, seed)
     kind, runs = FAMILIES[family], [_at(batched, each) for each in levels]
@@ -103,7 +103,7 @@ def calibrate(
         torch.cat([numbers[place].flatten(1) for place in fitted], 1).cpu(),
         {str(place): [_quality(fits[place], mean) for fits, mean in found] for place in fitted},
         _about(batched, samples, seed),
-        Fingerprint.of(model),
+        before.fingerprint(model),
     )
 
 

@@ -62,8 +62,9 @@ def calibrated(
     r"""A module that runs `model` by AP2 with the corrections of a calibration, and leaves the model unchanged.
 
     It takes the arguments of the model, tensors or values, and returns values. It can be differentiated, compiled,
-    exported and moved to a device like any module. This call checks once that the calibration belongs to the model. The
-    weights may be trained further, though the corrections are those of the calibrated weights.
+    exported and moved to a device like any module. This call checks once that the calibration belongs to the model, and
+    passes do not; `calibration.require(model)` checks again. The weights may be trained further, though the corrections
+    are those of the calibrated weights.
 
     >>> import torch, momentprop
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()

@@ -2,33 +2,39 @@
 
 import dataclasses
 import json
+import math
+import reprlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from momentprop.calibration.corrections import Corrections, Features, level
-from momentprop.calibration.fingerprint import Fingerprint, state
+from momentprop.calibration.corrections import Corrections, Features, level, rows
+from momentprop.calibration.fingerprint import Fingerprint
 from momentprop.calibration.operations import Place
 from momentprop.errors import UserError
-from momentprop.files import read_tensors, write_file, write_tensors
+from momentprop.files import ContentError, decoded, read_tensors, valid, write_file, write_tensors
 from momentprop.markdown import table
-from momentprop.propagate import FAMILIES
+from momentprop.propagate import FAMILIES, Family
 from momentprop.torch_compat.functorch import is_transforming
 from momentprop.torch_compat.modules import Dropout
 from momentprop.values.base import may_look_at
 
-FORMAT = 1
-"""The version of the file format."""
+FORMAT = 2
+"""The version of the file format; version 1 has no constants in its fingerprint."""
+
+_READABLE = (1, FORMAT)
 
 MARGIN = 1.5
 """A noise level may leave the fitted range by this factor before a warning is given."""
 
 _KIND = "calibration"  # the kind of file, in messages
+_DIMENSIONS = 64  # more than any tensor has
 
 
 class CalibrationWarning(UserWarning):
@@ -42,7 +48,7 @@ class FitNoise:
     levels: tuple[float, ...]  # mean variances of the input, in ascending order
     given: bool  # whether they were given as numbers, the same for all units
     dropout: bool  # whether any dropout acted
-    family: str
+    family: Family
 
 
 @dataclass(frozen=True)
@@ -90,13 +96,24 @@ class Calibration:
         return _Warning(self.places, self.features, self.noise.levels, numbers)
 
     def require(self, model: Callable[..., Any]) -> None:
-        """Raise an error if the model is not the calibrated one; checking the same model again is fast."""
-        now = state(model) if isinstance(model, nn.Module) else None
+        """Raise an error if the model is not the calibrated one: if a module, a constant or a weight differs.
+
+        The first check takes the SHA-256 of all weights. The next ones read each weight once, and hash only where
+        something has changed since.
+        """
+        now = self.fingerprint.glance(model) if isinstance(model, nn.Module) else None
         if self._seen is not None and now == self._seen[0]:
             return
         difference = self.fingerprint.difference(model)
         if difference is not None:
             raise UserError(f"the calibration is of another model: {difference}; call `momentprop.calibrate` again")
+        if not self.fingerprint.tells_constants:
+            warnings.warn(
+                "the calibration was made by an older version and cannot tell whether constants of the model, such as "
+                "slopes and dropout rates, have changed: call `momentprop.calibrate` again",
+                CalibrationWarning,
+                stacklevel=4,
+            )
         self._seen = (now,)
 
     def warn_of_dropout(self, model: Callable[..., Any], dropout: bool) -> None:
@@ -140,43 +157,59 @@ class Calibration:
     @classmethod
     def load(cls, path: str | Path) -> "Calibration":
         """Read a file that `save` wrote."""
-        saved, tensors = read_tensors(Path(path), _KIND)
+        path = Path(path)
+        saved, tensors = read_tensors(path, _KIND)
         content = saved.get("calibration")
         if content is None:
             raise UserError(f"`{path}` does not hold a calibration")
-        if content["format"] != FORMAT:
-            raise UserError(
-                f"`{path}` has format {content['format']}, but this version reads {FORMAT}: calibrate again"
-            )
-        return cls.from_dict(content, tensors["numbers"])
+        with valid(path, _KIND):
+            if decoded(dict[str, Any], content, "it").get("format") not in _READABLE:
+                raise UserError(
+                    f"`{path}` has format {content.get('format')}, but this version reads {FORMAT}: calibrate again"
+                )
+            return cls.from_dict(content, tensors.get("numbers"))
 
     @classmethod
-    def from_dict(cls, content: dict[str, Any], numbers: Tensor) -> "Calibration":
-        """The calibration that `to_dict` described, with its numbers."""
-        return cls(
-            tuple(Place(**{**place, "dims": tuple(place["dims"])}) for place in content["places"]),
-            content["features"],
-            FitNoise(**{**content["noise"], "levels": tuple(content["noise"]["levels"])}),
-            numbers,
-            {
-                place: [Quality(**{**q, "factors": tuple(q["factors"])}) for q in found]
-                for place, found in content["quality"].items()
-            },
-            content["about"],
-            Fingerprint(**content["fingerprint"]),
+    def from_dict(cls, content: dict[str, Any], numbers: Tensor | None) -> "Calibration":
+        """The calibration that `to_dict` described, with its numbers; raises `ContentError` if they make no sense."""
+        saved = decoded(_Saved, {name: each for name, each in content.items() if name != "format"}, "calibration")
+        made = cls(
+            saved.places, saved.features, saved.noise, _tensor(numbers), saved.quality, saved.about, saved.fingerprint
         )
+        made._require_sense()
+        return made
+
+    def _require_sense(self) -> None:
+        """Raise an `ContentError` if the parts do not fit together."""
+        levels = self.noise.levels
+        ascending = all(a < b for a, b in pairwise((0.0, *levels, math.inf))) or (len(levels) == 1 and levels[0] == 0)
+        if not levels or not ascending:
+            raise ContentError(f"its levels must be ascending variances, but are {reprlib.repr(levels)}")
+        for place in self.places:
+            if min(place.call, place.channels, place.rank + 1) < 1 or not all(
+                -_DIMENSIONS <= dim < 0 for dim in place.dims
+            ):
+                raise ContentError(f"there is no such place as {reprlib.repr(place)}")
+        corrected = [place for place in self.places if place.corrected]
+        wanted = (len(levels), sum(rows(self.features, place.rank) * place.channels for place in corrected))
+        if tuple(self.numbers.shape) != wanted:
+            raise ContentError(f"its numbers must have the shape {wanted}, but have {tuple(self.numbers.shape)}")
+        if not self.numbers.is_floating_point() or not self.numbers.isfinite().all():
+            raise ContentError("its numbers must be finite floating-point numbers")
+        for name in ("inputs", "samples"):
+            decoded(int, self.about.get(name), f"about.{name}")
 
     def __str__(self) -> str:
         head = ["module", "operation", "channels", "level", "σ × (quartiles)", "log σ off by", "after"]
-        rows = []
+        lines = []
         for place in self.places:
             for found in self.quality.get(str(place), []):
                 factors = " ".join(f"{factor:.2f}" for factor in found.factors)
                 call = f" #{place.call}" if place.call > 1 else ""
                 name, channels = f"{place.op}{call}", str(place.channels)
                 error, after = f"{found.before:.3f}", f"{found.after:.3f}"
-                rows.append([place.path or "(model)", name, channels, f"{found.level:.3g}", factors, error, after])
-        return f"{self._summary()}\n\n{table(head, rows)}"
+                lines.append([place.path or "(model)", name, channels, f"{found.level:.3g}", factors, error, after])
+        return f"{self._summary()}\n\n{table(head, lines)}"
 
     def _summary(self) -> str:
         levels = ", ".join(f"{each:.3g}" for each in self.noise.levels)
@@ -188,6 +221,24 @@ class Calibration:
 
     def __repr__(self) -> str:
         return f"<{self._summary()}>"
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """The content of a file, but for its numbers."""
+
+    features: Features
+    noise: FitNoise
+    about: dict[str, Any]
+    places: tuple[Place, ...]
+    quality: dict[str, list[Quality]]
+    fingerprint: Fingerprint
+
+
+def _tensor(numbers: Tensor | None) -> Tensor:
+    if numbers is None:
+        raise ContentError("its numbers are missing")
+    return numbers
 
 
 class _Warning(Corrections):

@@ -118,7 +118,8 @@ def _modules(found: Measurement, run: Run, samples: int) -> dict[str, ModuleAccu
     modules: dict[str, ModuleAccuracy] = {}
     for name, measured in found.modules.items():
         same = next((other for other in modules if accuracy.same_units(found.modules[other], measured)), None)
-        kind = types[measured.path.partition("#")[0]]
+        path = measured.path
+        kind = types[path if path in types else path.rpartition("#")[0]]  # `path#2` for a second call
         modules[name] = accuracy.of_module(measured, samples, kind, same)
     if all(module.zero == module.units for module in modules.values()):
         raise ValueError("nothing in the model is random: give an `input_variance`, or let `dropout=True` act")

@@ -1,5 +1,7 @@
 """Numbers and names as a report writes them."""
 
+from momentprop.markdown import code as code
+
 NONE = "–"
 """The sign for a missing number."""
 
@@ -53,8 +55,3 @@ def factor(x: float, floor: float) -> str:
     if x < 1:
         return f"underestimated by {percent(1 - x)}" if x > 0.5 else f"{number(1 / x)} times too small"
     return f"overestimated by {percent(x - 1)}" if x < 2 else f"{number(x)} times too large"
-
-
-def code(name: str) -> str:
-    """A name as code in a Markdown table, with special characters escaped."""
-    return "`" + name.replace("`", "'").replace("|", "\\|").replace("\n", " ") + "`" if name else ""

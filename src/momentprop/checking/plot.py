@@ -41,7 +41,7 @@ def _draw(axes: "Axes", report: Results, name: str, bands: list[tuple[float, flo
         points = [(x, row) for row, x in zip(rows, numbers, strict=True) if x]
         if points:
             x, y = zip(*points, strict=True)
-            axes.plot(x, y, _MARKERS[k % 5], color=_COLOURS[k % 5], markersize=5, label=method)
+            axes.plot(x, y, _MARKERS[k % 5], color=_COLOURS[k % 5], markersize=5, label=method.replace("$", r"\$"))
     found = [x for module in report.rows.values() for a in module.methods.values() if (x := getattr(a, name))]
     axes.set_xscale("log")
     if found:

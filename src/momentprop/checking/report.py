@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from momentprop.checking import html, plot, sentences, tables
-from momentprop.checking.formatting import code
 from momentprop.checking.results import Results
-from momentprop.markdown import table
+from momentprop.markdown import code, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +64,7 @@ class Report(Results):
 def _text(report: Report, quote: Callable[[str], str]) -> str:
     """The summary and all tables; `quote` escapes the user's names."""
     parts = [f"{quote(report.model)}: {report.inputs:,} inputs, {report.samples:,} draws, {report.seconds:.0f} s"]
-    parts += [report.summary, "Error of the means, in average standard deviations (eps_mean):"]
+    parts += [sentences.summary(report, quote), "Error of the means, in average standard deviations (eps_mean):"]
     parts.append(table(*tables.means(report, quote)))
     for name in report.methods:
         if any(tables.tells_deviations(module, name) for module in report.rows.values()):

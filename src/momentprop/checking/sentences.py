@@ -1,21 +1,22 @@
 """The result of a check in plain sentences."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from momentprop.checking.formatting import factor, number, percent, worth
 from momentprop.checking.methods import CALIBRATED
 from momentprop.checking.results import Results
+from momentprop.markdown import code
 
 _OFF = 0.2  # the summary names the first module whose deviations have a larger relative error
 
 
-def summary(report: Results) -> str:
-    """The result in plain sentences."""
+def summary(report: Results, quote: Callable[[str], str] = str) -> str:
+    """The result in plain sentences; `quote` escapes the user's names."""
     name = report.chief
-    parts = [_of_means(report, name), _of_deviations(report, name), _of_classes(report, name)]
+    parts = [_of_means(report, name, quote), _of_deviations(report, name), _of_classes(report, name)]
     off = _first_off(report, name)
     if off is not None:
-        where = f"`{off}`, a {report[off].type}"
+        where = f"{code(off)}, a {quote(report[off].type)}"
         parts.append(f"The first module where its deviations are off by more than {percent(_OFF)} is {where}.")
     parts += [_of_other(report, other) for other in report.methods if other == CALIBRATED != name]
     return " ".join(part for part in parts if part)
@@ -32,13 +33,15 @@ def _of_other(report: Results, name: str) -> str:
     )
 
 
-def _of_means(report: Results, name: str) -> str:
+def _of_means(report: Results, name: str, quote: Callable[[str], str]) -> str:
     found, floor = report.at_output(name), report.floor_at_output
     if found.eps_mean is None:
         return ""
-    others = [f"{other}: {number(report.at_output(other).eps_mean)}" for other in report.methods if other != name]
+    others = [
+        f"{quote(other)}: {number(report.at_output(other).eps_mean)}" for other in report.methods if other != name
+    ]
     return (
-        f"At the output, the means by {name} are off by {number(found.eps_mean)} standard deviations "
+        f"At the output, the means by {quote(name)} are off by {number(found.eps_mean)} standard deviations "
         f"({'; '.join([*others, f'the floor of {report.samples:,} draws: {number(floor.eps_mean)}'])}). "
         f"That is the error of {worth(found.worth_mean, report.samples)} Monte Carlo samples, for the price of "
         f"{number(report.cost[name].measured)} forward passes."

@@ -1,14 +1,20 @@
 """The folder of a run: checks its content and writes its files."""
 
+import contextlib
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from momentprop.files import write_file
+import torch
+
+from momentprop.files import remove_leftovers, write_file
 from momentprop.training import checkpoint as checkpoints
 from momentprop.training import log
 from momentprop.training.checkpoint import Checkpoint, CheckpointError
+from momentprop.training.distributed import Ranks
+from momentprop.training.lock import FolderLock
 from momentprop.training.settings import MAY_CHANGE, Settings
 
 _OURS = (checkpoints.FILE, "checkpoint.json", "config.json", "log.csv", "curves.png", "curves.svg")
@@ -23,13 +29,17 @@ class Folder:
         checkpoints.require()
         self.path, self.settings = path, settings
 
+    @property
+    def file(self) -> Path:
+        """The file of the checkpoint."""
+        return self.path / checkpoints.FILE
+
     def open(self, *, resume: bool = False, overwrite: bool = False) -> Checkpoint | None:
         """Return the checkpoint to resume from, or None to start; a folder that holds something else is an error.
 
         This changes nothing, so that all processes can do it.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise CheckpointError(f"`{self.path}` is a file: choose another folder")
+        self._require_folder()
         here = [name for name in (*_OURS, *_OURS_AT_THE_END) if (self.path / name).exists()]
         if overwrite or not here:
             return None
@@ -42,9 +52,36 @@ class Folder:
                 f"`{self.path}` already holds a run: continue it with `--resume` (`resume=True`), {_OVERWRITE}, "
                 "or choose another folder"
             )
-        found = checkpoints.read(self.path / checkpoints.FILE)
+        found = checkpoints.read(self.file)
+        with checkpoints.valid_checkpoint(self.file):
+            checkpoints.require_sense(found)
         self._require_same_settings(found)
+        self._require_enough_epochs(found)
         return found
+
+    @contextlib.contextmanager
+    def locked(self, ranks: Ranks) -> Iterator[None]:
+        """Keep other runs out of the folder; if one is in it, this is an error in all processes."""
+        self._require_folder()
+        lock, error = FolderLock(self.path), None
+        if ranks.is_first:
+            try:
+                lock.acquire()
+            except (CheckpointError, OSError) as refused:
+                error = refused
+        failures = ranks.sum(torch.tensor(0.0 if error is None else 1.0, device=ranks.device))
+        try:
+            if error is not None:
+                raise error
+            if failures > 0:
+                raise CheckpointError(f"`{self.path}` cannot be used: the first process says why")
+            yield
+        finally:
+            lock.release()
+
+    def _require_folder(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise CheckpointError(f"`{self.path}` is a file: choose another folder")
 
     def _require_same_settings(self, found: Checkpoint) -> None:
         """Refuse a checkpoint with other settings; those that an older version lacked count as defaults."""
@@ -57,12 +94,23 @@ class Folder:
                     f"not {mine.get(name)!r}; choose another folder, or {_OVERWRITE}"
                 )
 
+    def _require_enough_epochs(self, found: Checkpoint) -> None:
+        """Refuse to end before the position of the checkpoint."""
+        epoch, step = found.state["epoch"], found.state["step"]
+        least = epoch + (step > 0)
+        if self.settings.epochs < least:
+            part = f" and {step} steps of the next" if step > 0 else ""
+            raise CheckpointError(
+                f"`{self.path}` has already been trained for {epoch} epochs{part}, but epochs is "
+                f"{self.settings.epochs}: give at least {least}, or {_OVERWRITE}"
+            )
+
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint and the readable files beside it."""
         first = not checkpoint.state["history"] and checkpoint.state["step"] == 0
         if first:
             self._clear()
-        checkpoints.write(self.path / checkpoints.FILE, checkpoint)
+        checkpoints.write(self.file, checkpoint)
         self._write_json("checkpoint.json", checkpoint.state)
         if first:
             self._write_json("config.json", self.settings.as_dict())
@@ -73,6 +121,11 @@ class Folder:
         """Write the log."""
         log.write_csv(self.path / "log.csv", history)
 
+    def tidy(self, history: list[log.Row]) -> None:
+        """Make good what a killed run left: remove its temporary files, and write its log, which it may not have."""
+        remove_leftovers(self.path, (*_OURS, *_OURS_AT_THE_END))
+        self.save_log(history)
+
     def finish(self, result: dict[str, Any]) -> None:
         """Write the result."""
         self._write_json("result.json", result)
@@ -80,7 +133,7 @@ class Folder:
     def _clear(self) -> None:
         """Remove the files of the old run, but for its checkpoint, which the new one replaces."""
         self.path.mkdir(parents=True, exist_ok=True)
-        checkpoints.remove_leftovers(self.path)
+        remove_leftovers(self.path, (*_OURS, *_OURS_AT_THE_END))
         for name in (*_OURS[1:], *_OURS_AT_THE_END):
             (self.path / name).unlink(missing_ok=True)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from momentprop.files import ContentError
 from momentprop.training.distributed import Ranks
 
 
@@ -33,3 +34,14 @@ def restore_generators(found: Mapping[str, Tensor], ranks: Ranks) -> None:
                 torch.set_rng_state(state)
             elif ranks.device.type == "cuda":
                 torch.cuda.set_rng_state(state, ranks.device)
+
+
+def require_states(found: Mapping[str, Tensor]) -> None:
+    """Raise a `ContentError` if these are not the states of generators."""
+    if "cpu" not in found:
+        raise ContentError("the states of its generators are missing")
+    try:
+        for state in found["cpu"]:
+            torch.Generator().set_state(state.clone())
+    except (RuntimeError, TypeError) as error:
+        raise ContentError("the states of its generators are no such states") from error

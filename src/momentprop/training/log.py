@@ -18,7 +18,8 @@ def write_csv(path: Path, history: Sequence[Row]) -> None:
     if not history:
         return
     text = io.StringIO(newline="")
-    table = csv.DictWriter(text, list(history[0]), lineterminator="\n")
+    names = dict.fromkeys(name for row in history for name in row)  # a resumed run may have more figures
+    table = csv.DictWriter(text, list(names), lineterminator="\n")
     table.writeheader()
     table.writerows(history)
     write_file(path, text.getvalue().encode())

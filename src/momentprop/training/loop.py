@@ -1,5 +1,6 @@
 """`fit`: the training loop for any model and any examples."""
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from momentprop.calibration import Calibration
 from momentprop.errors import UserError
+from momentprop.files import ContentError
 from momentprop.training import checkpoint as checkpoints
 from momentprop.training.checkpoint import Checkpoint
 from momentprop.training.cuda_graph import GraphedStep
@@ -23,6 +25,7 @@ from momentprop.training.optimizer import make_optimizer, optimizer_state, resto
 from momentprop.training.passes import autocast, converted, evaluate, in_full, training_pass
 from momentprop.training.progress import Clock, Progress
 from momentprop.training.recalibration import fitted
+from momentprop.training.restoring import require_fitting, require_same_run
 from momentprop.training.settings import Settings
 from momentprop.training.training_examples import Examples, as_examples, order
 
@@ -78,8 +81,8 @@ def fit(
     """
     ranks = processes(settings.device)
     home = next((parameter.device for parameter in model.parameters()), ranks.device)
-    with forked_generators(ranks):
-        folder = None if out is None else Folder(Path(out), settings)
+    folder = None if out is None else Folder(Path(out), settings)
+    with forked_generators(ranks), contextlib.nullcontext() if folder is None else folder.locked(ranks):
         found = None if folder is None else folder.open(resume=resume, overwrite=overwrite)
         ranks.wait()  # until all processes have read the folder
         trainer = Trainer(model, as_examples(examples), settings, ranks, validation, objective, folder)
@@ -137,7 +140,7 @@ class Trainer:
             self.calibrate(0)
             self.save()
         elif self.folder is not None and self.ranks.is_first:
-            self.folder.save_log(self.position.history)  # the run may have been killed before it was written
+            self.folder.tidy(self.position.history)
         while self.position.epoch < self.settings.epochs:
             row = self.epoch(bar)
             bar.end(row)
@@ -267,25 +270,25 @@ class Trainer:
         self.folder.save(Checkpoint(state, {**named, "sums": sums}))
 
     def restore(self, found: Checkpoint) -> None:
-        """Restore the position and the state of a checkpoint."""
-        self._require_same_run(found)
+        """Restore the position and the state of a checkpoint; one that does not fit raises an error first."""
+        path = Path(checkpoints.FILE) if self.folder is None else self.folder.file
+        with checkpoints.valid_checkpoint(path):
+            require_same_run(
+                found, path, self.model, {"examples": len(self.examples), "names": [*self.objective.names]}
+            )
+            require_fitting(found, self.optimizer, self.sums, self.steps)
+            self.calibration = self._restored_calibration(found)
         state = found.state
         self.model.load_state_dict(found.part("model."))
         restore_optimizer(self.optimizer, found.part("optimizer."), state["optimizer"])
         self.sums.copy_(found.tensors["sums"] if self.ranks.is_first else torch.zeros_like(self.sums))
         self.position = Position(state["epoch"], state["step"], state["seconds"], state["history"])
-        if self.settings.calibrate_every:
-            numbers = found.tensors["calibration.numbers"].to(self.ranks.device)
-            self.calibration = Calibration.from_dict(state["calibration"], numbers)
         restore_generators(found.part("generator."), self.ranks)
 
-    def _require_same_run(self, found: Checkpoint) -> None:
-        here = {"examples": len(self.examples), "names": list(self.objective.names)}
-        for name, value in here.items():
-            if found.state[name] != value:
-                raise checkpoints.CheckpointError(
-                    f"the checkpoint is of another run: its {name} are {found.state[name]}, here they are {value}"
-                )
-        wanted = {name: tuple(tensor.shape) for name, tensor in self.model.state_dict().items()}
-        if {name: tuple(tensor.shape) for name, tensor in found.part("model.").items()} != wanted:
-            raise checkpoints.CheckpointError("the checkpoint is of another model: names or shapes of tensors differ")
+    def _restored_calibration(self, found: Checkpoint) -> Calibration | None:
+        if not self.settings.calibrate_every:
+            return None
+        if found.state.get("calibration") is None:
+            raise ContentError("its calibration is missing")
+        numbers = found.tensors.get("calibration.numbers")
+        return Calibration.from_dict(found.state["calibration"], numbers).to(self.ranks.device)

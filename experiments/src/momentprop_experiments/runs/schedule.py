@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from momentprop.errors import UserError
+from momentprop.files import ContentError, decoded
 from momentprop.sampling import progress
 from momentprop.training.settings import MAY_CHANGE
 from momentprop_experiments.options import Options
@@ -48,7 +49,7 @@ def is_done(place: Path, config: Config) -> bool:
     result = place / "result.json"
     if not result.exists():
         return False
-    found = Config.from_dict(json.loads(result.read_text())["config"])
+    found = Config.from_dict(_read(result, "config", dict[str, Any]))
     free = {name: getattr(config, name) for name in MAY_CHANGE - {"epochs"}}
     return dataclasses.replace(found, **free) == config
 
@@ -57,9 +58,17 @@ def history(place: Path) -> list[dict[str, Any]]:
     """Return the rows of the epochs that a run has finished."""
     for name in ("result.json", "checkpoint.json"):
         if (place / name).exists():
-            found: list[dict[str, Any]] = json.loads((place / name).read_text())["history"]
+            found: list[dict[str, Any]] = _read(place / name, "history", list[Any])
             return found
     return []
+
+
+def _read(path: Path, name: str, kind: Any) -> Any:
+    """Return an entry of a file of a run."""
+    try:
+        return decoded(kind, decoded(dict[str, Any], json.loads(path.read_text()), "it").get(name), name)
+    except (ContentError, ValueError, RecursionError) as error:
+        raise UserError(f"`{path}` is damaged: remove the folder of this run, or restore it ({error})") from error
 
 
 def _side_by_side(missing: Mapping[str, Config], folder: Path, options: Options) -> list[str]:

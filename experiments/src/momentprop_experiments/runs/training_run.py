@@ -1,6 +1,7 @@
 """A training run: `train` turns a configuration into a folder with a trained network, `load_model` reads it."""
 
 import contextlib
+import math
 import platform
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from momentprop.calibration import Calibration
 from momentprop.data import Dataset, Split
 from momentprop.dispatch import MissingRule
 from momentprop.errors import UserError
+from momentprop.files import ContentError, decoded
 from momentprop.normalization import initialize, input_statistics
 from momentprop.normalization.layers import attach
 from momentprop.training import checkpoint as checkpoints
@@ -26,6 +28,7 @@ from momentprop.training.generators import forked_generators
 from momentprop.training.log import Row
 from momentprop.training.loop import Trainer
 from momentprop.training.progress import Progress, line
+from momentprop.training.restoring import require_weights
 from momentprop.training.training_examples import order
 from momentprop.values import Statistics
 from momentprop_experiments.networks import NETWORKS
@@ -36,6 +39,7 @@ MODEL = "model.safetensors"
 """The name of the trained network in the folder of the run."""
 
 _INITIALIZED_WITH = 1024  # images at once, and images of the initialization "bn"
+_LARGEST = 1 << 22  # numbers of an image
 
 
 @dataclass
@@ -77,8 +81,8 @@ def train(
     """
     started = time.perf_counter()
     ranks = processes(config.device)
-    with forked_generators(ranks):
-        folder = Folder(Path(out), config)
+    folder = Folder(Path(out), config)
+    with forked_generators(ranks), folder.locked(ranks):
         found = folder.open(resume=resume, overwrite=overwrite)
         images = load_data(config, root)
         training, validation = split(images, config)
@@ -194,7 +198,7 @@ def _without_matplotlib(bar: Progress) -> Iterator[None]:
 
 def save_halved(path: str | Path, target: str | Path) -> None:
     """Write a trained network, given by its file or the folder of its run, to a file of half the size, in float16."""
-    found = _trained(path)
+    _, found = _trained(path)
     tensors = {name: t.half() if t.is_floating_point() else t for name, t in found.tensors.items()}
     checkpoints.write(Path(target), Checkpoint(found.state, tensors))
 
@@ -205,21 +209,36 @@ def load_model(path: str | Path) -> tuple[nn.Module, dict[str, Any]]:
     `path` is the file `model.safetensors` or the folder of the run. The description has the `config`, the names of the
     `classes`, the `shape` of an image, the `mean` and `std` that normalize images, and the `test` metrics.
     """
-    found = _trained(path)
+    file, found = _trained(path)
     about = found.state
-    config = Config.from_dict(about["config"])
-    model = _network(config, tuple(about["shape"]), len(about["classes"])).to(config.torch_dtype)
-    if config.norm == "analytic":  # its statistics are among the tensors
-        attach(model, Statistics(torch.zeros(about["shape"][0]), torch.ones(about["shape"][0])))
+    with checkpoints.valid_checkpoint(file):
+        model = _described(about)
+        require_weights(found.tensors, file, model)
     model.load_state_dict(found.tensors)
     return model.eval(), about
 
 
-def _trained(path: str | Path) -> Checkpoint:
+def _described(about: dict[str, Any]) -> nn.Module:
+    """Build the network of a description, with any weights."""
+    shape = decoded(tuple[int, int, int], about["shape"], "its shape")
+    classes = decoded(list[str], about.get("classes"), "its classes")
+    if min(shape) < 1 or math.prod(shape) > _LARGEST or not classes:
+        raise ContentError(f"there are no images of shape {list(shape)} with {len(classes)} classes")
+    try:
+        config = Config.from_dict(decoded(dict[str, Any], about["config"], "its config"))
+        model = _network(config, shape, len(classes)).to(config.torch_dtype)
+    except (UserError, RuntimeError) as error:
+        raise ContentError(f"there is no network like that: {error}") from error
+    if config.norm == "analytic":  # its statistics are among the tensors
+        attach(model, Statistics(torch.zeros(shape[0]), torch.ones(shape[0])))
+    return model
+
+
+def _trained(path: str | Path) -> tuple[Path, Checkpoint]:
     file = Path(path) / MODEL if Path(path).is_dir() else Path(path)
     if not file.exists():
         raise CheckpointError(f"there is no `{file}`: has the run finished?")
     found = checkpoints.read(file)
     if "config" not in found.state or "shape" not in found.state:
         raise CheckpointError(f"`{file}` is not a trained network")
-    return found
+    return file, found

@@ -13,6 +13,7 @@ from torch.overrides import handle_torch_function
 
 from momentprop.dispatch.call import Call
 from momentprop.dispatch.context import Context, current
+from momentprop.dispatch.memory import as_before
 from momentprop.dispatch.operand import Operand, values_in
 from momentprop.dispatch.place import where
 from momentprop.dispatch.rule_table import made, operation_named, resolve
@@ -157,13 +158,13 @@ def _applied(call: Call, found: tuple[Callable[..., Any], bool]) -> Any:
 
 
 def _called(call: Call, function: Callable[..., Any], takes_call: bool) -> Any:
+    if not call.operation.views:
+        return function(call) if takes_call else function(*call.args, **call.kwargs)
+    memory = call.values[0].share()
     result = function(call) if takes_call else function(*call.args, **call.kwargs)
-    if call.operation.views:
-        base = call.values[0]
-        memory = base.memory or [0]  # a count of writes, which a value shares with its views
-        for value in (base, *(result if isinstance(result, tuple) else (result,))):
-            if isinstance(value, Operand):
-                value.memory = memory  # type: ignore[misc]
+    for value in result if isinstance(result, tuple) else (result,):
+        if isinstance(value, Operand):
+            value.memory = memory  # type: ignore[misc]
     return result
 
 
@@ -172,6 +173,7 @@ def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Con
 
     Where the components share memory with another value (a view was taken) they are overwritten, as torch would do;
     the rule then works on a copy, so that what autograd saved stays as it was. Otherwise they are simply replaced.
+    An operation that makes a view, such as `t_`, changes the shape of the value itself; other views of it stay.
     """
     target = call.args[0] if call.args else call.values[0]
     if not isinstance(target, Operand):
@@ -179,15 +181,28 @@ def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Con
             f"in-place {call.op!r} at {where()} would write a random value into a plain tensor; "
             "use the out-of-place operation, or make the tensor a value first"
         )
+    if call.operation.views:
+        result = _run(call, found, context)
+        target.replace(result.parts, result.origin)
+        return target
     if target.memory:
-        call = Call(call.operation, (target.each(torch.clone), *call.args[1:]), call.kwargs)
+        copy = target.copied()
+        call = call.of(*(copy if value is target else value for value in call.values))
     result = _run(call, found, context)
+    _require_fit(call.op, target, result)
     if target.memory:
         target.memory[0] += 1
-        for name in target.components:
-            getattr(target, name).copy_(getattr(result, name))
+        for own, new in zip(target.parts, result.parts, strict=True):
+            own.copy_(new)
     else:
-        for name in target.components:
-            setattr(target, name, getattr(result, name))
-        target.origin = result.origin  # type: ignore[misc]
+        target.replace(as_before(target.parts[0], result.parts), result.origin)
     return target
+
+
+def _require_fit(op: str, target: Any, result: Any) -> None:
+    """Refuse a result that torch would not write into a tensor of the target's shape."""
+    if not isinstance(result, Operand):
+        raise RuntimeError(f"in-place {op!r} at {where()}: its result is not a random value")
+    given, wanted = tuple(result.parts[0].shape), tuple(target.parts[0].shape)
+    if given != wanted:
+        raise RuntimeError(f"in-place {op!r} at {where()}: a result of shape {given} does not fit a value of {wanted}")

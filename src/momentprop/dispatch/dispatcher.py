@@ -81,6 +81,11 @@ def dispatch(
     `values` are those among the arguments, if the caller has looked for them. Without a rule, the fallback of the
     running `context` is asked, if there is one.
     """
+    if function is torch.Tensor.where:  # a tensor's own method, which takes the condition second
+        function, kwargs = torch.where, {"input": args[0], **dict(zip(("condition", "other"), args[1:])), **kwargs}
+        args = [kwargs.pop(name) for name in ("condition", "input", "other")]
+    if "out" in kwargs:
+        return _into(kwargs["out"], function, args, {key: kwargs[key] for key in kwargs if key != "out"}, context)
     if values is None:
         values = values_in(args, kwargs)
     op, reflected, in_place = spelled(getattr(function, "__name__", ""))  # scripted methods have no name
@@ -96,12 +101,34 @@ def dispatch(
     found = resolve(op, on, call if on.needs_rules else None)
     if found is None:
         return _without_rule(call, function, args, kwargs, on, context)
-    position = operation.inplace
-    if in_place or (
-        position is not None and (kwargs.get("inplace", False) or (len(args) > position and bool(args[position])))
-    ):
+    if in_place or (operation.inplace is not None and call.in_place):
         return _write_back(call, found, context)
     return _run(call, found, context)
+
+
+def _into(
+    out: Any, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], context: Context | None
+) -> Any:
+    """Apply an operation and write its result into the argument `out`."""
+    values = values_in(args, kwargs)
+    result = dispatch(function, args, kwargs, context, values) if values else function(*args, **kwargs)
+    if out is None:
+        return result
+    if not isinstance(out, Operand) and isinstance(result, Operand):
+        raise _into_plain(getattr(function, "__name__", ""))
+    if out.shape != result.shape:
+        shapes = f"a result of shape {tuple(result.shape)} does not fit `out` of {tuple(out.shape)}"
+        raise RuntimeError(f"{function.__name__!r} at {where()}: {shapes}")
+    return dispatch(torch.Tensor.copy_, (out, result), {}, context) if isinstance(out, Operand) else out.copy_(result)
+
+
+def _into_plain(
+    op: str,
+) -> RuntimeError:  # not a TypeError: on that, Python tries `tensor + value` and rebinds the name
+    return RuntimeError(
+        f"in-place {op!r} at {where()} would write a random value into a plain tensor; use the out-of-place operation, "
+        "make the tensor a value first, or run the model by `momentprop.propagate`"
+    )
 
 
 def _type_of(op: str, values: Sequence[Operand]) -> type[Operand]:
@@ -177,10 +204,7 @@ def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Con
     """
     target = call.args[0] if call.args else call.values[0]
     if not isinstance(target, Operand):
-        raise RuntimeError(  # not a TypeError: on that, Python tries `tensor + value` and rebinds the name
-            f"in-place {call.op!r} at {where()} would write a random value into a plain tensor; "
-            "use the out-of-place operation, or make the tensor a value first"
-        )
+        raise _into_plain(call.op)
     if call.operation.views:
         result = _run(call, found, context)
         target.replace(result.parts, result.origin)

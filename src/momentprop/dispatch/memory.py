@@ -77,3 +77,13 @@ def laid_out(part: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor
         leading.insert(0, step)
         step *= count
     return part.new_empty_strided(part.shape, (*leading, *stride)).copy_(part)
+
+
+def memory_format_of(tensor: Tensor) -> torch.memory_format:
+    """Return in which order torch's own functions of images keep the elements of a tensor."""
+    if not tensor.is_contiguous():
+        if tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+            return torch.channels_last
+        if tensor.ndim == 5 and tensor.is_contiguous(memory_format=torch.channels_last_3d):
+            return torch.channels_last_3d
+    return torch.contiguous_format

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
+from momentprop.dispatch.context import seen
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.values.base import Value
 from momentprop.values.categorical import Categorical
@@ -36,7 +37,12 @@ def as_values(tree: Any, wanted: type[Value]) -> Any:
     """Replace the floating-point tensors of a tree by values of the wanted type, if it can hold what is certain."""
     if wanted.certain.__func__ is Value.certain.__func__:  # type: ignore[attr-defined]
         return tree
-    return pytree.tree_map(lambda x: wanted.certain(x) if is_floating(x) else x, tree, is_leaf=is_value)
+
+    def converted(x: Any) -> Any:
+        x = seen(x)  # a plain tensor may have become a value
+        return wanted.certain(x) if is_floating(x) else x
+
+    return pytree.tree_map(converted, tree, is_leaf=is_value)
 
 
 def is_value(x: Any) -> bool:

@@ -22,6 +22,7 @@ from momentprop.torch_compat.lost_gradients import refuse_lost_gradients
 from momentprop.torch_compat.modes import bare, is_entered
 
 F = TypeVar("F", bound=Callable[..., Any])
+_WHERE = torch.Tensor.where
 
 
 def enter(
@@ -81,9 +82,9 @@ def dispatch(
     `values` are those among the arguments, if the caller has looked for them. Without a rule, the fallback of the
     running `context` is asked, if there is one.
     """
-    if function is torch.Tensor.where:  # a tensor's own method, which takes the condition second
-        function, kwargs = torch.where, {"input": args[0], **dict(zip(("condition", "other"), args[1:])), **kwargs}
-        args = [kwargs.pop(name) for name in ("condition", "input", "other")]
+    if function is _WHERE:  # a tensor's own method takes the condition second
+        given = {**dict(zip(("input", "condition", "other"), args, strict=False)), **kwargs}
+        function, args, kwargs = torch.where, [given[name] for name in ("condition", "input", "other")], {}
     if "out" in kwargs:
         return _into(kwargs["out"], function, args, {key: kwargs[key] for key in kwargs if key != "out"}, context)
     if values is None:
@@ -127,7 +128,7 @@ def _into_plain(
 ) -> RuntimeError:  # not a TypeError: on that, Python tries `tensor + value` and rebinds the name
     return RuntimeError(
         f"in-place {op!r} at {where()} would write a random value into a plain tensor; use the out-of-place operation, "
-        "make the tensor a value first, or run the model by `momentprop.propagate`"
+        "make the tensor a value first, or run the model by `momentprop.propagate`, not compiled"
     )
 
 
@@ -187,8 +188,13 @@ def _applied(call: Call, found: tuple[Callable[..., Any], bool]) -> Any:
 def _called(call: Call, function: Callable[..., Any], takes_call: bool) -> Any:
     if not call.operation.views:
         return function(call) if takes_call else function(*call.args, **call.kwargs)
-    memory = call.values[0].share()
+    base = call.values[0]
+    first, memory = base.memory is None, base.share()
     result = function(call) if takes_call else function(*call.args, **call.kwargs)
+    if isinstance(result, Operand) and result.parts[0] is base.parts[0]:  # as `contiguous` of what is contiguous
+        if first:
+            base.memory = None
+        return base
     for value in result if isinstance(result, tuple) else (result,):
         if isinstance(value, Operand):
             value.memory = memory  # type: ignore[misc]

@@ -124,8 +124,9 @@ class Propagation(Context):
     def _with_noise(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         leaves, structure = pytree.tree_flatten((args, kwargs))
         first = next(i for i, leaf in enumerate(leaves) if is_floating(leaf))
-        operation = operation_named(getattr(function, "__name__", ""))
-        in_place = operation.inplace is not None and Call(operation, args, kwargs, ()).in_place
+        name = getattr(function, "__name__", "")
+        operation = operation_named(name)
+        in_place = writes(name) or Call(operation, args, kwargs, ()).in_place
         lifted = self.stand_ins.target(leaves[first], operation.name, ()) if in_place else leaves[first]
         lifted = as_type(lifted, self.kind)
         given, named = pytree.tree_unflatten([*leaves[:first], lifted, *leaves[first + 1 :]], structure)

@@ -62,6 +62,7 @@ class Program:
     variance: str
     size: tuple[int, ...]
     steps: list[Step] = field(default_factory=list)
+    operands: dict[int, Tensor] = field(default_factory=dict)  # drawn when the program is made
 
     def __str__(self) -> str:
         head = f"seed {self.seed}, {self.layout} {self.size}, variance {self.variance}"
@@ -74,8 +75,10 @@ class Program:
 
     def operand(self, number: int) -> Tensor:
         """The mean of the random value that a step takes as its second operand."""
-        generator = torch.Generator().manual_seed(1000 * self.seed + number)
-        return torch.randn(self.steps[number].other, generator=generator, dtype=torch.float64)
+        if number not in self.operands:
+            generator = torch.Generator().manual_seed(1000 * self.seed + number)
+            self.operands[number] = torch.randn(self.steps[number].other, generator=generator, dtype=torch.float64)
+        return self.operands[number].clone()
 
     def run(self, x: Any, made: Callable[[Tensor], Any]) -> list[Any]:
         """Run all steps on an input; `made` makes the second operands from their means."""

@@ -219,20 +219,16 @@ def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Con
         copy = target.copied()
         call = call.of(*(copy if value is target else value for value in call.values))
     result = _run(call, found, context)
-    _require_fit(call.op, target, result)
+    if not isinstance(result, Operand):
+        raise RuntimeError(f"in-place {call.op!r} at {where()}: its result is not a random value")
+    own, new = target.parts, result.parts
+    if own[0].shape != new[0].shape:
+        shapes = f"a result of shape {tuple(new[0].shape)} does not fit a value of {tuple(own[0].shape)}"
+        raise RuntimeError(f"in-place {call.op!r} at {where()}: {shapes}")
     if target.memory:
         target.memory[0] += 1
-        for own, new in zip(target.parts, result.parts, strict=True):
-            own.copy_(new)
+        for old, part in zip(own, new, strict=True):
+            old.copy_(part)
     else:
-        target.replace(as_before(target.parts[0], result.parts), result.origin)
+        target.replace(as_before(own[0], new), result.origin)
     return target
-
-
-def _require_fit(op: str, target: Any, result: Any) -> None:
-    """Refuse a result that torch would not write into a tensor of the target's shape."""
-    if not isinstance(result, Operand):
-        raise RuntimeError(f"in-place {op!r} at {where()}: its result is not a random value")
-    given, wanted = tuple(result.parts[0].shape), tuple(target.parts[0].shape)
-    if given != wanted:
-        raise RuntimeError(f"in-place {op!r} at {where()}: a result of shape {given} does not fit a value of {wanted}")

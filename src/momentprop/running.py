@@ -59,6 +59,7 @@ class Run:
             record.start()
             watching.start(inputs.leaves)
             given, named = inputs.of_type(kind)
+            propagation.start()
             foreign = Foreign()
             with record.on(replica), watching.on(replica), propagation:
                 output = replica.model(*given, **named)
@@ -66,8 +67,8 @@ class Run:
             if kind is not Sample:
                 for source in foreign.have_drawn:
                     warn_of_draw(source, "an unknown place", kind)
-                replica.carry_back(_is_plain)
-            return as_values(output, kind), record.values
+                replica.carry_back(lambda x: _is_plain(x, propagation.seen))
+            return as_values(output, kind, propagation.seen), record.values
 
         with _seeded(self.seed, kind is Sample):
             yield run
@@ -151,14 +152,8 @@ class _Inputs:
 
     def of_type(self, kind: type[Value]) -> Any:
         """Return copies of the arguments, with values of this type; one that is given twice remains one."""
-        copies: dict[int, Any] = {}
-        for leaf in self.leaves:
-            if is_tensor(leaf) and id(leaf) not in copies:
-                copies[id(leaf)] = copied(as_type(leaf, kind) if is_value(leaf) else leaf)
-        for leaf in self.leaves:
-            if type(leaf) is kind and leaf.origin is not None:
-                base = copies.get(id(leaf.origin.base), leaf.origin)
-                copies[id(leaf)].origin = leaf.origin._replace(loc=base.loc, variance=base.variance)
+        copies = {id(leaf): leaf.clone() for leaf in self.leaves if isinstance(leaf, Tensor)}
+        copies |= {id(leaf): as_type(leaf, kind).copied() for leaf in self.leaves if is_value(leaf)}
         return pytree.tree_unflatten([copies.get(id(leaf), leaf) for leaf in self.leaves], self.structure)
 
 
@@ -166,8 +161,9 @@ def _keeps_statistics(module: nn.Module) -> bool:
     return module.training and isinstance(module, RunningNorm)
 
 
-def _is_plain(x: Any) -> bool:
-    return not any(is_value(leaf) for leaf in pytree.tree_leaves(x, is_leaf=is_value))
+def _is_plain(x: Any, seen: Callable[[Any], Any]) -> bool:
+    """Return whether no value is in something, nor a tensor that has become one in the pass."""
+    return not any(is_value(seen(leaf)) for leaf in pytree.tree_leaves(x, is_leaf=is_value))
 
 
 def _let_noise_act(replica: Replica) -> None:

@@ -1,10 +1,12 @@
 """Conversion of values and tensors to values of another type."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from momentprop.dispatch.context import seen
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.values.base import Value
 from momentprop.values.categorical import Categorical
@@ -40,11 +42,19 @@ def copied(x: Any) -> Any:
     return x.clone() if isinstance(x, Tensor) else x
 
 
-def as_values(tree: Any, wanted: type[Value]) -> Any:
-    """Replace the floating-point tensors of a tree by values of the wanted type, if it can hold what is certain."""
+def as_values(tree: Any, wanted: type[Value], seen: Callable[[Any], Any] = seen) -> Any:
+    """Replace the floating-point tensors of a tree by values of the wanted type, if it can hold what is certain.
+
+    `seen` returns the value that a plain tensor has become in a pass, by default in the one that is running.
+    """
     if wanted.certain.__func__ is Value.certain.__func__:  # type: ignore[attr-defined]
         return tree
-    return pytree.tree_map(lambda x: wanted.certain(x) if is_floating(x) else x, tree, is_leaf=is_value)
+
+    def converted(x: Any) -> Any:
+        x = seen(x)
+        return wanted.certain(x) if is_floating(x) else x
+
+    return pytree.tree_map(converted, tree, is_leaf=is_value)
 
 
 def is_value(x: Any) -> bool:

@@ -70,6 +70,20 @@ class Case:
         assert stated, f"the docstring of the rule for {self.op!r} must state its error, but has {self.rule.error!r}"
         return float(stated[1])
 
+    def slack_at_minima(self, dtype: torch.dtype) -> float:
+        """What the docstring adds in float32 near a minimum, times the deviation of the input."""
+        stated = re.search(r"plus (\d[\d.]*e-\d+)/\$.sigma\$", self.rule.error)
+        return float(stated[1]) if stated and dtype == torch.float32 else 0.0
+
+    @property
+    def turns(self) -> list[float]:
+        """The kinks, and the points where a smooth function turns."""
+        x = np.linspace(-12, 12, 240_001)
+        rise = np.diff(self.f(x, oracle.FLOAT))
+        bend = np.abs(np.diff(rise)) / (x[1] - x[0]) ** 2
+        minima = x[1:-1][(rise[:-1] * rise[1:] < 0) & (bend > 1e-3)]
+        return sorted({*self.kinks, *np.round(minima, 4).tolist()})
+
     def truth(self, mean: Any, variance: Any) -> tuple[np.ndarray, np.ndarray]:
         """The true moments by the oracle."""
         if self.closed is not None:

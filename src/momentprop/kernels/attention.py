@@ -85,7 +85,8 @@ def weights(scores: Scores) -> Weights:
         return Weights(certain, torch.zeros_like(certain))
     mean, variance, absent = present(scores.mean, scores.variance)
     gap, spread = against_rivals(mean, variance, absent)
-    gap = torch.maximum(gap.clamp(max=100.0), -100 - spread)  # nothing changes beyond
+    far = 100 + spread
+    gap = torch.clamp(gap, -far, far)  # nothing changes beyond
     first, slope, excess = _logistic(gap, spread)
 
     tilt = 0.5 * variance if scores.private is None else 0.5 * variance - _softmax(mean) * scores.private
@@ -95,7 +96,7 @@ def weights(scores: Scores) -> Weights:
 
     steepness = _sum(slope).clamp(min=torch.finfo(mean.dtype).tiny ** 0.5)
     shift = (torch.log1p(excess) * (1 + excess) / steepness).clamp(-5.0, 5.0)
-    shifted, second = _logistic_moments(torch.maximum(gap - shift, -100 - spread), spread)
+    shifted, second = _logistic_moments(torch.clamp(gap - shift, -far, far), spread)
     found = second / _sum(shifted) ** 2
     return Weights(average, torch.minimum(found, average * _complement(average)))
 
@@ -120,6 +121,7 @@ def mixture(
         weight = average * average * scores.shared
         typical = (_sum(gained * scores.shared) + _DAMPING) / (_sum(weight) + _DAMPING)
         variance = variance + typical * _along_query(top, scores, average, centred)
+    variance = torch.minimum(variance, _about(top, average, centred))  # Jensen: that of one value, drawn by the weights
     second = average * average + weights.variance
     if value_variance is not None:
         variance = variance + second @ value_variance / (1 - dropout)
@@ -140,7 +142,7 @@ def gains(weights: Weights, variance: Tensor) -> Tensor:
     squares = q * q
     parts = squares * variance
     first = squares * (rest * rest * variance + without_own(parts))
-    tiny = torch.finfo(q.dtype).tiny ** 0.75
+    tiny = torch.finfo(q.dtype).tiny ** 0.5  # the derivative divides by its square
     gain = torch.where(first > tiny, weights.variance / first.clamp(min=tiny), 1.0)
     total = _sum(parts * gain * (rest * rest + without_own(squares)))
     return gain * (_sum(weights.variance) + _DAMPING) / (total + _DAMPING)

@@ -47,6 +47,26 @@ def odd(kernel: Kernel) -> Kernel:
     return mirrored
 
 
+def complementary(kernel: Kernel) -> Kernel:
+    r"""The kernel of a function with $f(-x) = 1 - f(x)$, evaluated at $-|\mu|$ only, where nothing cancels."""
+
+    def mirrored(mean: Tensor, variance: Tensor) -> Moments:
+        positive = mean > 0
+        moments = kernel(torch.where(positive, -mean, mean), variance)
+
+        def partials() -> Partials:
+            assert moments.partials is not None
+            (mean_by_mean, variance_by_mean), (mean_by_variance, variance_by_variance) = moments.partials()
+            return (
+                (mean_by_mean, torch.where(positive, -variance_by_mean, variance_by_mean)),
+                (torch.where(positive, -mean_by_variance, mean_by_variance), variance_by_variance),
+            )
+
+        return Moments(torch.where(positive, 1 - moments.mean, moments.mean), moments.variance, partials)
+
+    return mirrored
+
+
 def antisymmetric(kernel: Kernel) -> Kernel:
     r"""The kernel of $g(x) - g(-x)$ for a function $g$ that vanishes for $x \le 0$.
 

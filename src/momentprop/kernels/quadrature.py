@@ -18,10 +18,13 @@ _REACH = 8.5  # in standard deviations; the normal density beyond weighs 2e-17
 _PANELS = 9  # of equal width over the reach, before kinks split them
 _GRADES = (1, 2, 4, 8, 16, 64, 256, 1024, 4096)  # distances from a kink at which a panel ends, in units of the scale
 _FEW_PANELS, _FEW_GRADES = 5, (3, 24)
+_TOGETHER = 1 << 9  # elements times panels of which all nodes fit in the cache
 _CERTAIN = 1e-11  # relative to the mean: smaller deviations are lost in the rounding of the nodes
 
 
-def quadrature(f: Function, kinks: Sequence[float] = (), scale: float = 1.0, quick: bool = False) -> Kernel:
+def quadrature(
+    f: Function, kinks: Sequence[float] = (), scale: float = 1.0, quick: bool = False, panels: int | None = None
+) -> Kernel:
     r"""The kernel of $f$, which is smooth except for its kinks and varies over distances of `scale` near them.
 
     $f$ may take further tensors, which the kernel then takes after mean and variance.
@@ -31,11 +34,11 @@ def quadrature(f: Function, kinks: Sequence[float] = (), scale: float = 1.0, qui
     $f(\mu + \sigma z) - f(\mu)$, so that nothing cancels for a small $\sigma$; below $10^{-11}|\mu|$, where the nodes
     themselves are lost in rounding, the Taylor expansion takes over. The derivatives act on the density,
     $\partial_\mu E\,g = E[g Z]/\sigma$ and $\partial_{\sigma^2} E\,g = E[g (Z^2 - 1)]/2\sigma^2$, so jumps of $f$
-    need no further terms. A `quick` kernel has a third of the panels.
+    need no further terms. A `quick` kernel has a third of the panels; `panels` gives another number of them.
     """
     centres = tuple(kinks) or (0.0,)
     grades = () if math.isinf(scale) else _FEW_GRADES if quick else _GRADES
-    count = _FEW_PANELS if quick else _PANELS
+    count = panels or (_FEW_PANELS if quick else _PANELS)
     marks = [centre + sign * grade * scale for centre in centres for grade in grades for sign in (-1, 1)]
 
     def kernel(mean: Tensor, variance: Tensor, *more: Tensor) -> Moments:
@@ -43,7 +46,7 @@ def quadrature(f: Function, kinks: Sequence[float] = (), scale: float = 1.0, qui
         base = f(mu, *given)
         sigma, inverse, _ = standardize(mu, v)
         certain = sigma <= _CERTAIN * mu.abs()
-        panels = _Panels(mu, sigma, inverse, [*centres, *marks], count)
+        grid = _Panels(mu, sigma, inverse, [*centres, *marks], count)
 
         def rise(z: Tensor) -> Tensor:
             return f(mu + sigma * z, *given) - base
@@ -52,7 +55,7 @@ def quadrature(f: Function, kinks: Sequence[float] = (), scale: float = 1.0, qui
             d = rise(z)
             return d, d * d
 
-        shift, square = panels.sums(powers)
+        shift, square = grid.sums(powers)
         spread = (square - shift * shift).clamp(min=0.0)  # the rise is small where it varies little: no cancellation
         first = slope(lambda x: f(x, *given), mu)
 
@@ -62,7 +65,7 @@ def quadrature(f: Function, kinks: Sequence[float] = (), scale: float = 1.0, qui
                 square = (d - shift) ** 2
                 return d * z, square * z, d * (z * z - 1), square * (z * z - 1)
 
-            found = panels.sums(scores)
+            found = grid.sums(scores)
             second = slope(lambda x: slope(lambda x: f(x, *given), x), mu)
             units = (inverse, inverse, 0.5 * inverse * inverse, 0.5 * inverse * inverse)
             limits = (first, 2 * v * first * second, 0.5 * second, first * first)
@@ -70,7 +73,7 @@ def quadrature(f: Function, kinks: Sequence[float] = (), scale: float = 1.0, qui
                 torch.where(certain, limit, unit * total).to(mean.dtype)
                 for limit, unit, total in zip(limits, units, found, strict=True)
             ]
-            by_more = [[total.to(mean.dtype) for total in panels.sums(by_parameter(i))] for i in range(len(given))]
+            by_more = [[total.to(mean.dtype) for total in grid.sums(by_parameter(i))] for i in range(len(given))]
             return (values[0], values[1]), (values[2], values[3]), *((pair[0], pair[1]) for pair in by_more)
 
         def by_parameter(i: int) -> Callable[[Tensor], tuple[Tensor, ...]]:
@@ -105,13 +108,14 @@ class _Panels:
     def sums(self, integrand: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Tensor]:
         """Expectations of the integrands of a standard normal variable.
 
-        Panel by panel to spare memory, but all at once for compilers, which fuse the sum with its terms.
+        A few panels at a time to spare memory, but all at once for compilers, which fuse the sum with its terms.
         """
         count = self.edges.shape[0] - 1
-        together = count if torch.compiler.is_compiling() else 1
+        together = count if torch.compiler.is_compiling() else max(1, _TOGETHER // max(1, self.edges[0].numel()))
         totals: list[Tensor] = []
         for first in range(0, count, together):
-            left, right = (self.edges[start : start + together].unsqueeze(1) for start in (first, first + 1))
+            last = min(first + together, count)
+            left, right = (self.edges[start:end].unsqueeze(1) for start, end in ((first, last), (first + 1, last + 1)))
             z = left + (right - left) * self.nodes  # shape: (panels, nodes, ...)
             mass = (right - left) * self.weights * density(z)
             parts = [(mass * term).sum((0, 1)) for term in integrand(z)]

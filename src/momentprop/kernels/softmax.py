@@ -24,7 +24,7 @@ def race(mean: Tensor, variance: Tensor) -> Moments:
     times, log_weights = course(mean, variance, nodes=16, depth=15.0, rest=3e-5)
     log_below, log_density = _watch(mean, variance, times, absent)
     log_all = log_below.sum(-1, keepdim=True) + log_weights.unsqueeze(-1)
-    return _posterior(torch.logsumexp(log_density - log_below + log_all, -2), absent)
+    return _posterior(torch.logsumexp(log_density - log_below + log_all, -2), mean, variance, absent)
 
 
 def softmax(mean: Tensor, variance: Tensor) -> Moments:
@@ -59,6 +59,7 @@ def softmax(mean: Tensor, variance: Tensor) -> Moments:
     blend = step(variance.amax(-1, keepdim=True) / 0.02)
     # rounding or the error of the quadrature can push the difference out of the range of a variance on [0, 1]
     exact = torch.minimum(exact.clamp(min=0.0), q * complement)
+    q = _exact_where_certain(q, torch.softmax(torch.where(absent, -torch.inf, mean), -1), variance)
     return Moments(q, blend * exact + (1 - blend) * first_order)
 
 
@@ -71,11 +72,13 @@ def fast(mean: Tensor, variance: Tensor) -> Moments:
     variances.
     """
     mean, variance, absent = present(mean, variance)
-    return _posterior(log_logistic_mean(*against_rivals(mean, variance, absent)), absent)
+    return _posterior(log_logistic_mean(*against_rivals(mean, variance, absent)), mean, variance, absent)
 
 
 def against_rivals(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
     r"""Mean and variance of $X_y - L_y$, as `fast` computes them."""
+    if mean.shape[-1] == 1:
+        return torch.full_like(mean, 1e3), torch.zeros_like(mean)  # nobody to lose against
     relative = mean - mean.amax(-1, keepdim=True)  # changes only the derivative, which `present` leaves out
     rough = torch.log_softmax(relative * torch.rsqrt(1 + variance / LOGISTIC_VARIANCE), -1)
     p = rough.exp()
@@ -85,13 +88,25 @@ def against_rivals(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tens
     b = torch.rsqrt(1 + typical / (1 + 0.68 * entropy))
     v = b * b * variance
     height = torch.where(absent, _MASKED, b * mean + 0.5 * v)
-    peak = height.amax(-1, keepdim=True).detach()
-    weights = torch.exp(height - peak)
-    # the rivals of a sure winner may vanish; the derivative divides by their fourth power
-    others = without_own(weights).clamp(min=torch.finfo(mean.dtype).tiny ** 0.25)
-    spread = torch.log1p(without_own(weights * weights * torch.expm1(v.clamp(max=40.0))) / others / others)
-    rival = (others.log() + peak - 0.5 * spread) / b
-    return mean - rival, variance + spread / (b * b)
+    peak, others = _without_own(height, torch.ones_like(height))
+    level = peak + others.log()
+    # the relative variance of the rivals' sum, e^x times a number of at most one for each rival
+    top, relative_variance = _without_own(2 * height + v, -torch.expm1(-v))
+    x = top - 2 * level
+    scale = x.clamp(min=0.0)
+    spread = scale + torch.log1p(torch.expm1(-scale) + torch.exp(x - scale) * relative_variance)
+    return mean - (level - 0.5 * spread) / b, variance + spread / (b * b)
+
+
+def _without_own(heights: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+    r"""For each class $y$: $h = \max_{k\ne y} h_k$, and $\sum_{k\ne y} f_k e^{h_k - h}$ without overflow."""
+    top = one_hot(heights)
+    rest = torch.where(top, 4 * _MASKED, heights)
+    first, second = (part.amax(-1, keepdim=True) for part in (heights, rest))
+    behind = torch.where(top, 0.0, factors * torch.exp(rest - first))
+    from_first = (behind.sum(-1, keepdim=True) - behind) + torch.where(top, factors, 0.0).sum(-1, keepdim=True)
+    from_second = torch.where(top, 0.0, factors * torch.exp(rest - second)).sum(-1, keepdim=True)
+    return torch.where(top, second, first), torch.where(top, from_second, from_first)
 
 
 def step(x: Tensor) -> Tensor:
@@ -115,9 +130,16 @@ def _watch(mean: Tensor, variance: Tensor, times: Tensor, absent: Tensor, order:
     return torch.where(absent, 0.0 if order == 0 else _MASKED, first), torch.where(absent, _MASKED, second)
 
 
-def _posterior(scores: Tensor, absent: Tensor) -> Moments:
+def _posterior(scores: Tensor, mean: Tensor, variance: Tensor, absent: Tensor) -> Moments:
     log_q = torch.log_softmax(scores, -1)
+    log_q = _exact_where_certain(log_q, torch.log_softmax(torch.where(absent, -torch.inf, mean), -1), variance)
     return Moments(torch.where(absent, -torch.inf, log_q), -log_q.exp() * torch.expm1(log_q))
+
+
+def _exact_where_certain(found: Tensor, plain: Tensor, variance: Tensor) -> Tensor:
+    """The plain result, with the derivatives of the one that was found, where no class has a variance."""
+    certain = (variance == 0).all(-1, keepdim=True)
+    return torch.where(certain, plain.detach() + (found - found.detach()), found)
 
 
 def one_hot(x: Tensor) -> Tensor:

@@ -3,11 +3,14 @@ r"""The origin of a value: the base that its elements are functions of, and the 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from momentprop.dispatch import Operand
 
 Function = Callable[..., Tensor]
+
+_WAVES = (torch.sin, torch.cos)
 
 LONGEST = 32
 """The longest function that is followed, in operations; beyond, the result is a new base, assumed normal."""
@@ -23,6 +26,7 @@ class Origin(NamedTuple):
     function: Function
     parameters: tuple[Tensor, ...] = ()  # further plain tensors, which may require gradients
     operations: int = 0
+    oscillates: bool = False
 
     def has_base_of(self, other: "Origin") -> bool:
         """Return whether both are functions of one base that has not been overwritten since."""
@@ -58,7 +62,8 @@ def combined(function: Function, operands: Sequence[Any]) -> Origin | None:
     def composed(element: Tensor, *given: Tensor) -> Tensor:
         return function(*(_argument(operand, element, given[own]) for operand, own in takes))
 
-    return Origin(base.base, base.loc, base.variance, base.writes, composed, tuple(parameters), operations)
+    waves = function in _WAVES or any(origin.oscillates for origin in origins)
+    return Origin(base.base, base.loc, base.variance, base.writes, composed, tuple(parameters), operations, waves)
 
 
 def _argument(operand: Any, element: Tensor, parameters: tuple[Tensor, ...]) -> Any:

@@ -83,6 +83,14 @@ def test_the_oracle_agrees_with_thirty_digits(case):
 
 @every_case
 @every_dtype
+def test_moments_near_kinks_and_minima(case, dtype):
+    cells = cells_of(case.name, "near")
+    slack = case.slack_at_minima(dtype) / np.sqrt(cells.variance)
+    _hold(case, "near", dtype, cells, counted(cells, "near", dtype), slack=slack)
+
+
+@every_case
+@every_dtype
 def test_moments_on_the_wide_grid(case, dtype):
     cells = cells_of(case.name, "wide")
     _hold(case, "wide", dtype, cells, counted(cells, "wide", dtype), slack=error_of_the_oracle(cells))

@@ -3,6 +3,7 @@ r"""Clipping to an interval or a half-line: clamp, hardtanh, ReLU6 and the hard 
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,7 @@ from torch import Tensor
 from momentprop.dispatch import Transform
 from momentprop.dispatch.registry import elementwise
 from momentprop.kernels.clip import clip
-from momentprop.kernels.compose import rescaled
+from momentprop.kernels.compose import complementary, rescaled
 from momentprop.kernels.fuse import Kernel
 from momentprop.kernels.half_clip import lowered, raised
 from momentprop.torch_compat.overridable import make_overridable
@@ -22,6 +23,8 @@ make_overridable(F.hardsigmoid)
 
 Bound = float | Tensor | None
 _FAR = 1e30  # stands for infinity among the elements of a tensor of bounds
+# at the lower kink the shift is exact
+_hardsigmoid = complementary(rescaled(partial(clip, low=0.0, high=6.0), shift=3.0, outer=1 / 6))
 
 
 @elementwise("clamp", on=Normal)
@@ -38,6 +41,10 @@ def clamp(input: Normal | Tensor, min: Bound | Value = None, max: Bound | Value 
         raise ValueError("`clamp` needs at least one of `min` and `max`")
     if isinstance(input, Tensor) or isinstance(min, Value) or isinstance(max, Value):
         raise TypeError("`clamp` takes a random input and certain bounds; for a random bound write `torch.maximum`")
+    if _is_absurd(min, math.inf) or _is_absurd(max, -math.inf):
+        raise ValueError(
+            f"`clamp` of a random value needs bounds that leave it finite, but has min={min} and max={max}"
+        )
     plain = partial(torch.clamp, min=min, max=max)
     low, high = _finite(min, -math.inf, input.dtype), _finite(max, math.inf, input.dtype)
     if low is None:
@@ -49,6 +56,11 @@ def clamp(input: Normal | Tensor, min: Bound | Value = None, max: Bound | Value 
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         raise TypeError("`min` and `max` of `clamp` must both be numbers or both be tensors")
     return _through(clip, plain, low if low < high else high, high)
+
+
+def _is_absurd(bound: Any, infinite: float) -> bool:
+    """Return whether a bound is NaN or the given infinity."""
+    return isinstance(bound, float) and (math.isnan(bound) or bound == infinite)
 
 
 def _finite(bound: Bound, missing: float, dtype: torch.dtype) -> Bound:
@@ -99,6 +111,9 @@ def hardtanh(input: Normal, min_val: float = -1.0, max_val: float = 1.0, inplace
     Source: as `clamp`
     """
     plain = partial(F.hardtanh, min_val=min_val, max_val=max_val)
+    if math.isinf(min_val) or math.isinf(max_val):
+        kernel = clamp(input, min_val, max_val).kernel
+        return Transform(kernel, None if kernel is None else plain)
     return Transform(partial(clip, low=min_val, high=max_val), plain)
 
 
@@ -119,4 +134,4 @@ def hardsigmoid(input: Normal, inplace: bool = False) -> Transform:
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: as `clamp`
     """
-    return Transform(rescaled(partial(clip, low=0.0, high=6.0), shift=3.0, outer=1 / 6), F.hardsigmoid)
+    return Transform(_hardsigmoid, F.hardsigmoid)

@@ -76,4 +76,6 @@ def celu(input: Normal, alpha: float = 1.0, inplace: bool = False) -> Transform:
     Error: exact; 1e-5 in float32, 1e-10 in float64
     Source: truncated exponentials by Mills ratios (see `kernels.exponential`)
     """
+    if not alpha > 0:
+        raise ValueError(f"`celu` of a random value needs alpha > 0, but alpha is {alpha}")
     return Transform(rescaled(exponential_unit, inner=1 / alpha, outer=alpha), partial(F.celu, alpha=alpha))

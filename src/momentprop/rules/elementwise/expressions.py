@@ -3,7 +3,8 @@ r"""Expressions of one value, whose parts are not independent.
 The factorized approximation assumes that the inputs of an operation are independent. In `x * torch.sigmoid(x)` they
 are not: both are functions of `x`. So the result of an elementwise operation remembers its *origin*, the value it is a
 function of and the function. A sum, difference, product, quotient or maximum of two values of one origin is evaluated
-as one function of that origin, by quadrature:
+as one function of that origin, by quadrature (to 1e-5 of the deviation for smooth functions; one that contains a sine
+or cosine takes as many nodes as it needs, see `kernels.oscillating`):
 
 >>> import torch, momentprop
 >>> x = momentprop.Normal(torch.tensor([0.5]), 1.0)
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from momentprop.dispatch import Call
 from momentprop.kernels.fuse import fused
+from momentprop.kernels.oscillating import oscillating
 from momentprop.kernels.quadrature import quadrature
 from momentprop.values import Independent
 from momentprop.values.origin import Function, Origin, combined
@@ -78,7 +80,7 @@ def _evaluated(origin: Origin, values: list[Any]) -> Any:
     def plain(element: Tensor) -> Tensor:
         return origin.function(element, *origin.parameters)
 
-    kernel = quadrature(origin.function, quick=True)
+    kernel = oscillating(origin.function) if origin.oscillates else quadrature(origin.function, quick=True)
     mean, variance = fused(kernel, plain, origin.loc, origin.variance, *origin.parameters)
     dtype = functools.reduce(torch.promote_types, (value.dtype for value in values))
     result = values[0].of(mean.to(dtype), variance.to(dtype))

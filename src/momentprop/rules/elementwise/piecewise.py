@@ -1,12 +1,15 @@
 r"""Rarer activations: shrinkage, thresholds, randomized slopes, and units by quadrature (hardswish, softsign)."""
 
+import math
 from functools import partial
 
+import torch
 import torch.nn.functional as F
 
 from momentprop.dispatch import Call, Transform, rule
 from momentprop.dispatch.registry import elementwise
 from momentprop.kernels.compose import antisymmetric, odd
+from momentprop.kernels.fuse import Moments
 from momentprop.kernels.hardswish import hardswish_moments
 from momentprop.kernels.hinge import hinge
 from momentprop.kernels.quadrature import quadrature
@@ -37,9 +40,13 @@ def softshrink(input: Normal, lambd: float = 0.5) -> Transform:
 def hardshrink(input: Normal, lambd: float = 0.5) -> Transform:
     r"""Moments of $X$ where $|X| > \lambda$ and zero elsewhere: the soft shrinkage with jumps of $\lambda$.
 
+    For $\lambda < 0$ that is $X$ itself.
+
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: paper, "ReLU" and "Heaviside Step Function" (see `kernels.hinge`)
     """
+    if lambd < 0:
+        return Transform(None, None)
     return Transform(antisymmetric(partial(hinge, threshold=lambd)), partial(F.hardshrink, lambd=lambd))
 
 
@@ -53,6 +60,10 @@ def threshold(input: Normal, threshold: float, value: float, inplace: bool = Fal
     Source: paper, "ReLU" and "Heaviside Step Function" (see `kernels.hinge`)
     """
     plain = partial(F.threshold, threshold=threshold, value=value)
+    if threshold == -math.inf:
+        return Transform(None, None)
+    if threshold == math.inf:
+        return Transform(lambda mean, _: Moments(torch.full_like(mean, value), torch.zeros_like(mean)), plain)
     return Transform(partial(hinge, threshold=threshold, below=value), plain)
 
 
@@ -71,6 +82,8 @@ def rrelu(
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: paper, "Max and Leaky ReLU"; law of total variance
     """
+    if lower > upper:
+        raise ValueError(f"`rrelu` needs lower <= upper, but has lower={lower} and upper={upper}")
     slope, variation = (lower + upper) / 2, (upper - lower) ** 2 / 12 if training else 0.0
     plain = None if training else partial(F.leaky_relu, negative_slope=slope)  # a draw is not a function of the input
     return Transform(partial(random_rectifier, slope=slope, variation=variation), plain)

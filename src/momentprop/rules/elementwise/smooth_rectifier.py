@@ -7,22 +7,29 @@ import torch.nn.functional as F
 from momentprop.dispatch import Transform
 from momentprop.dispatch.registry import elementwise
 from momentprop.kernels.compose import rescaled
+from momentprop.kernels.quadrature import quadrature
 from momentprop.kernels.softplus import mish_moments, silu_moments, softplus_moments
 from momentprop.values import Normal
+
+_SMOOTH = 15.0  # the threshold from which on the jump of torch's softplus is below 3e-7
 
 
 @elementwise("softplus", on=Normal)
 def softplus(input: Normal, beta: float = 1.0, threshold: float = 20.0) -> Transform:
     r"""Moments of $\log(1 + e^{\beta X})/\beta$, by quadrature about the mean or as the rectifier and a remainder.
 
-    The two meet at $\beta\sigma = 2$ (`kernels.smooth_rectifier`). `threshold` is part of torch's numerics and matters
-    only where the variance is zero.
+    The two meet at $\beta\sigma = 2$ (`kernels.smooth_rectifier`). Beyond `threshold` torch returns $X$, with a jump
+    of $e^{-\mathrm{threshold}}/\beta$. From 15 on the jump is ignored; below it is integrated by `kernels.quadrature`.
 
     Error: 2e-5
     Source: rectifier plus remainder, with Gauss quadrature for the weight $|f(x) - x_+|$
     """
-    kernel = rescaled(softplus_moments, inner=beta, outer=1 / beta)
-    return Transform(kernel, partial(F.softplus, beta=beta, threshold=threshold))
+    if beta == 0:
+        raise ValueError("`softplus` of a random value needs a beta other than 0")
+    plain = partial(F.softplus, beta=beta, threshold=threshold)
+    if threshold < _SMOOTH:
+        return Transform(quadrature(plain, kinks=(0.0, threshold / beta), scale=1 / abs(beta)), plain)
+    return Transform(rescaled(softplus_moments, inner=beta, outer=1 / beta), plain)
 
 
 @elementwise("logsigmoid", "log_sigmoid", on=Normal)  # `F.logsigmoid.__name__` is "log_sigmoid"
@@ -39,7 +46,7 @@ def logsigmoid(input: Normal) -> Transform:
 def silu(input: Normal, inplace: bool = False) -> Transform:
     r"""Moments of $X\,S(X)$, taken like those of `softplus`, but with the switch at $\sigma = 1.8$.
 
-    Error: 3e-5
+    Error: 3e-5; plus 1e-7/$\sigma$ within a few $\sigma$ of the minimum in float32, whose means are no finer
     Source: as `softplus`
     """
     return Transform(silu_moments, F.silu)
@@ -49,7 +56,7 @@ def silu(input: Normal, inplace: bool = False) -> Transform:
 def mish(input: Normal, inplace: bool = False) -> Transform:
     r"""Moments of $X \tanh(\log(1 + e^X))$, taken like those of `softplus`, but with the switch at $\sigma = 1.9$.
 
-    Error: 5e-5
+    Error: 5e-5; plus 1e-7/$\sigma$ within a few $\sigma$ of the minimum in float32, whose means are no finer
     Source: as `softplus`
     """
     return Transform(mish_moments, F.mish)

@@ -102,10 +102,9 @@ def test_a_derivative_that_is_not_finite_is_found():
 
 # A few trials of each kind
 
-until_merged = pytest.mark.xfail(strict=False, reason="infinite means, and memory that mean and variance do not share")
+until_merged = pytest.mark.xfail(strict=False, reason="memory that mean and variance do not share")
 
 
-@until_merged
 @pytest.mark.parametrize("number", range(12))
 def test_elementwise_trials_pass(number):
     counts = elementwise.trial(Random(f"smoke/{number}"), count=2**12)

@@ -167,7 +167,8 @@ def check_precision(function: Function, mean: Tensor, variance: Tensor) -> None:
         _never(function, what, wrong & counted, mean, variance, y.loc, y.variance, truth.loc, truth.variance)
 
     off = (y.loc.double() - truth.loc).abs()
-    never("the mean differs from that in float64", off > bound * sigma + 8 * eps * truth.loc.abs() + smallest)
+    rounding = 8 * eps * (truth.loc.abs() + mean.double().abs() * sigma / std) + smallest  # of result and argument
+    never("the mean differs from that in float64", off > bound * sigma + rounding)
     ratio = y.variance.double().sqrt() / sigma
     never("the deviation differs from that in float64", (ratio - 1).abs() > bound)
 

@@ -5,6 +5,7 @@ operation on the pair computes its result out of place, on copies, and writes it
 differs, which views share it and what is written where, and all results must agree.
 """
 
+import importlib.util
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,6 +57,15 @@ class Step:
 
 
 def trial(random: Random, device: str = "cpu") -> Counter[str]:
+    """Run one random program, of this module or of `tests.dispatch.programs`, which has a reference of its own."""
+    if random.random() < 0.5 and device == "cpu" and importlib.util.find_spec("tests.dispatch.programs"):
+        check = importlib.import_module("tests.dispatch.programs").check
+        program = check(random.getrandbits(31), Normal, plain=random.random() < 0.3, length=LENGTH)
+        return Counter({"programs": 1, "steps": len(program.steps)})
+    return _own(random, device)
+
+
+def _own(random: Random, device: str) -> Counter[str]:
     """Run one random program on a value and on a pair."""
     shape = tuple(random.randint(1, 4) for _ in range(random.randint(1, 4)))
     loc = torch.randn(shape, device=device, dtype=torch.float64)

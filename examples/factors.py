@@ -82,7 +82,7 @@ def elementwise(call: Call) -> Any:
     x, *others = call.values
     if others:
         raise MissingRule(f"no Factors rule for {call.op!r} with several random arguments at {where()}")
-    kernel, plain, more, _ = call.operation.transform(call, (Normal,))
+    kernel, plain, more, *_ = call.operation.transform(call, (Normal,))
     loc, variance = fused(kernel, plain, x.loc, x.total, *more)
     factors = slope(lambda mean: fused(kernel, plain, mean, x.total, *more)[0], x.loc) * x.factors
     return Factors.of(loc, (variance - factors.square().sum(0)).clamp(min=0.0), factors)  # for its rounding

@@ -1,9 +1,11 @@
 """`check` on models of all kinds."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 import momentprop
 from momentprop import Normal, check, propagate
@@ -180,3 +182,49 @@ def test_inputs_are_counted_by_the_first_tensor():
     assert Run(mlp(), (), {"x": Normal(X, 1.0)}).batch_size == 12
     assert Run(mlp(), (torch.tensor(1.0),)).batch_size == 1
     assert [name for name, _ in leaves([Normal(X, 1.0), {"a": X}], "y")] == ["y[0]"]
+
+
+class _Masked(nn.Module):
+    """Logits of which the first is excluded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).masked_fill(torch.arange(5) == 0, -torch.inf)  # type: ignore[no-any-return]
+
+
+def test_masked_logits_count_as_units_that_do_not_vary(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = _Masked()
+    report = check(model, torch.randn(6, 4), input_variance=0.1, samples=100)
+    output = report["output"]
+    assert (output.units, output.zero) == (30, 6)
+    linear = report["linear"].methods["ap2"]
+    assert output.methods["ap2"].eps_std == pytest.approx(linear.eps_std, rel=0.1)
+    assert report.posterior is not None
+    for figures in report.posterior.methods.values():
+        assert all(0 <= kl < 0.01 for kl in figures.values())
+    report.save_html(tmp_path / "report.html")
+
+
+def test_draws_without_a_variance_are_refused() -> None:
+    def nothing(x: Tensor) -> Tensor:
+        return x * 0 + torch.nan
+
+    with pytest.raises(ValueError, match="some draws at 'output' are NaN"):
+        check(nothing, torch.ones(2, 3), input_variance=0.1, samples=20)
+    with pytest.raises(ValueError, match="some draws of the output are NaN, or infinite where its mean is not"):
+        check(torch.exp, torch.full((2, 3), 88.0), input_variance=4.0, samples=50, methods=("ap1",))
+
+
+def test_an_empty_batch_or_output_and_no_units_are_refused() -> None:
+    model = nn.Linear(4, 3)
+    with pytest.raises(ValueError, match="the batch is empty"):
+        check(model, torch.ones(0, 4), input_variance=0.1)
+    with pytest.raises(ValueError, match=r"'output' of the model has no elements to check: its shape is \(0, 4\)"):
+        check(lambda x: x[:0], torch.ones(2, 4), input_variance=0.1)
+    for units in (0, -1):
+        with pytest.raises(ValueError, match="at least 1 unit of every output must be measured"):
+            check(model, torch.ones(2, 4), input_variance=0.1, units=units)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from momentprop.torch_compat import pytrees as pytree
 from momentprop.values import Statistics, Value
-from momentprop.values.conversion import as_values, is_value
+from momentprop.values.conversion import as_values
+from momentprop.values.structures import mapped
 
 
 class Recording(contextlib.AbstractContextManager["Recording"]):
@@ -53,7 +53,7 @@ class Recording(contextlib.AbstractContextManager["Recording"]):
 
 
 def _copies(path: str, tree: Any) -> Any:
-    return pytree.tree_map(_copied, tree, is_leaf=is_value)
+    return mapped(_copied, tree)
 
 
 def _copied(x: Any) -> Any:

@@ -4,11 +4,11 @@ from typing import Any
 
 from torch import Tensor
 
-from momentprop.torch_compat import pytrees as pytree
 from momentprop.values.base import Value
 from momentprop.values.categorical import Categorical
 from momentprop.values.certain import Certain, Sample
 from momentprop.values.independent import Independent
+from momentprop.values.structures import mapped
 from momentprop.values.uncertain import Uncertain
 
 
@@ -33,10 +33,10 @@ def as_type(x: Any, wanted: type[Value]) -> Any:
 
 
 def as_values(tree: Any, wanted: type[Value]) -> Any:
-    """Replace the floating-point tensors of a tree by values of the wanted type, if it can hold what is certain."""
+    """Replace the floating-point tensors of a structure by values of the wanted type, if it can hold what is certain."""
     if wanted.certain.__func__ is Value.certain.__func__:  # type: ignore[attr-defined]
         return tree
-    return pytree.tree_map(lambda x: wanted.certain(x) if is_floating(x) else x, tree, is_leaf=is_value)
+    return mapped(lambda x: wanted.certain(x) if is_floating(x) else x, tree)
 
 
 def is_value(x: Any) -> bool:

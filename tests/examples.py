@@ -199,7 +199,12 @@ EXAMPLES: dict[str, Example] = {
     "log_softmax": Example(lambda x: torch.log_softmax(x, -1)),
     "logsumexp": Example(lambda x: torch.logsumexp(x, 1)),
     "class_posterior": Example(functional.class_posterior),
+    # choices
     "argmax": Example(lambda x: x.argmax(-1)),
+    "argmin": Example(lambda x: x.argmin(-1)),
+    "argsort": Example(lambda x: x.argsort(-1)),
+    "sort": Example(lambda x: list(x.sort(-1))),
+    "topk": Example(lambda x: list(x.topk(2))),
     # losses
     "cross_entropy": Example(lambda x: F.cross_entropy(x, labels(6, 4), label_smoothing=0.1)),
     "nll_loss": Example(lambda x: F.nll_loss(x, labels(6, 4))),

@@ -13,7 +13,7 @@ LAYERS = [  # from bottom to top; a part imports from lower layers only
     ("dispatch", "kernels"),
     ("noise", "paper"),
     ("values",),
-    ("functional", "lognormal_model", "as_tensors", "sampling", "recording"),
+    ("functional", "lognormal_model", "as_tensors", "sampling", "recording", "stand_ins"),
     ("rules", "fallbacks", "mode"),
     ("nn", "running"),
     ("propagate",),

@@ -9,8 +9,10 @@ from momentprop.dispatch.composites import OPENED
 from momentprop.dispatch.context import Fallback, Watcher
 from momentprop.dispatch.operand import values_in
 from momentprop.dispatch.rule_table import operation_named
+from momentprop.stand_ins import StandIns, is_about, own_method, writes
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.dynamo import traceable
+from momentprop.torch_compat.modes import bare
 from momentprop.values import Certain, Independent, Sample, Value
 from momentprop.values.conversion import as_type, is_floating, is_value
 
@@ -28,6 +30,18 @@ class Propagation(Context):
         self.kind = kind
         self.fallback = fallback
         self.watcher = watcher
+        self.stand_ins = StandIns(kind)
+
+    def start(self) -> None:
+        """Begin a pass: no plain tensor has become a value."""
+        self.stand_ins = StandIns(self.kind)
+
+    def seen(self, x: Any) -> Any:
+        """Return the value that a plain tensor has become in this pass, or anything else itself."""
+        if not self.stand_ins:
+            return x
+        with bare():
+            return self.stand_ins.seen(x)
 
     def __torch_function__(
         self,
@@ -55,12 +69,23 @@ class Propagation(Context):
         name = getattr(function, "__name__", "")
         if name in _DRAWS and self.kind is not Sample:
             _warn_of_draw(name, self.kind)
+        if self.stand_ins and not is_about(name):
+            args, kwargs = self.stand_ins.among(args, kwargs)
+            values = values_in(args, kwargs)
+            own = own_method(function, name, args[0] if args else None)
+            if own is not None:
+                return own(*args, **kwargs)
         if not values:
             return self._on_plain(name, function, body, args, kwargs)
         for value in values:
             if type(value) is not self.kind and isinstance(value, Independent | Certain):
                 args, kwargs, values = self._converted(args, kwargs)
                 break
+        if name[-1:] == "_" and writes(name):
+            args = (self.stand_ins.target(args[0], name, values), *args[1:])
+            values = values_in(args, kwargs)
+        if "out" in kwargs:
+            kwargs = {**kwargs, "out": self.stand_ins.target(kwargs["out"], name, values)}
         if name in OPENED:
             with self:  # noise on plain tensors may be inside
                 return OPENED[name](*args, **kwargs)
@@ -95,10 +120,14 @@ class Propagation(Context):
     def _with_noise(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         leaves, structure = pytree.tree_flatten((args, kwargs))
         first = next(i for i, leaf in enumerate(leaves) if is_floating(leaf))
-        lifted = as_type(leaves[first], self.kind)
+        operation = operation_named(getattr(function, "__name__", ""))
+        in_place = operation.inplace is not None and Call(operation, args, kwargs, ()).in_place
+        lifted = self.stand_ins.target(leaves[first], operation.name, ()) if in_place else leaves[first]
+        lifted = as_type(lifted, self.kind)
         given, named = pytree.tree_unflatten([*leaves[:first], lifted, *leaves[first + 1 :]], structure)
         result = dispatch(function, given, named, self)
-        return leaves[first] if result is lifted else result  # noise that does not act leaves a tensor plain
+        # noise that does not act leaves a tensor plain
+        return leaves[first] if result is lifted and not in_place else result
 
 
 def _warn_of_draw(name: str, kind: type[Value]) -> None:

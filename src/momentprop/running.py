@@ -46,12 +46,13 @@ class Run:
             record.start()
             if watcher is not None:
                 watcher.start(inputs.leaves)
+            propagation.start()
             with propagation:
                 given, named = inputs.of_type(kind)
-                output = self.model(*given, **named)
+                output = as_values(self.model(*given, **named), kind)
             if watcher is not None:
                 watcher.finish()
-            return as_values(output, kind), record.values
+            return output, record.values
 
         training = _training_all_but_norms(self.model) if self.dropout else contextlib.nullcontext()
         with _seeded(self.seed), training, record:

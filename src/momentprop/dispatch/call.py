@@ -35,6 +35,14 @@ class Call:
         """The kind of map that the operation is for these arguments."""
         return self.operation.kind_of(self)
 
+    @property
+    def in_place(self) -> bool:
+        """Whether the caller set torch's parameter `inplace`."""
+        position = self.operation.inplace
+        return position is not None and bool(
+            self.kwargs.get("inplace", False) or (len(self.args) > position and self.args[position])
+        )
+
     def given(self, name: str, default: Any = None) -> Any:
         """Return the argument of a parameter."""
         if name in self.kwargs:

@@ -45,10 +45,20 @@ class Context(TorchFunctionMode):
         """Apply an operation with these values among its arguments; `body` is what it does to plain tensors."""
         raise NotImplementedError
 
+    def seen(self, x: Any) -> Any:
+        """Return the value that a plain tensor has become in this pass, or anything else itself."""
+        return x
+
 
 def current() -> Context | None:
     """Return the innermost context that is entered in this thread."""
     return innermost(Context)
+
+
+def seen(x: Any) -> Any:
+    """Return the value that a plain tensor has become in the running pass, or anything else itself."""
+    context = current()
+    return x if context is None else context.seen(x)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from torch.overrides import handle_torch_function
 
 from momentprop.dispatch.call import Call
 from momentprop.dispatch.context import Context, current
+from momentprop.dispatch.memory import as_before
 from momentprop.dispatch.natives import WORDS, in_our_words, refuse_out
 from momentprop.dispatch.operand import Operand, values_in
 from momentprop.dispatch.place import where
@@ -81,6 +82,11 @@ def dispatch(
     `values` are those among the arguments, if the caller has looked for them. Without a rule, the fallback of the
     running `context` is asked, if there is one.
     """
+    if function is torch.Tensor.where:  # a tensor's own method, which takes the condition second
+        function, kwargs = torch.where, {"input": args[0], **dict(zip(("condition", "other"), args[1:])), **kwargs}
+        args = [kwargs.pop(name) for name in ("condition", "input", "other")]
+    if "out" in kwargs:
+        return _into(kwargs["out"], function, args, {key: kwargs[key] for key in kwargs if key != "out"}, context)
     if values is None:
         values = values_in(args, kwargs)
     op, reflected, in_place = spelled(getattr(function, "__name__", ""))  # scripted methods have no name
@@ -102,12 +108,34 @@ def dispatch(
     found = resolve(op, on, call if on.needs_rules else None)
     if found is None:
         return _without_rule(call, function, args, kwargs, on, context)
-    position = operation.inplace
-    if in_place or (
-        position is not None and (named.get("inplace", False) or (len(ordered) > position and bool(ordered[position])))
-    ):
+    if in_place or (operation.inplace is not None and call.in_place):
         return _write_back(call, found, context)
     return _run(call, found, context)
+
+
+def _into(
+    out: Any, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], context: Context | None
+) -> Any:
+    """Apply an operation and write its result into the argument `out`."""
+    values = values_in(args, kwargs)
+    result = dispatch(function, args, kwargs, context, values) if values else function(*args, **kwargs)
+    if out is None:
+        return result
+    if not isinstance(out, Operand) and isinstance(result, Operand):
+        raise _into_plain(getattr(function, "__name__", ""))
+    if out.shape != result.shape:
+        shapes = f"a result of shape {tuple(result.shape)} does not fit `out` of {tuple(out.shape)}"
+        raise RuntimeError(f"{function.__name__!r} at {where()}: {shapes}")
+    return dispatch(torch.Tensor.copy_, (out, result), {}, context) if isinstance(out, Operand) else out.copy_(result)
+
+
+def _into_plain(
+    op: str,
+) -> RuntimeError:  # not a TypeError: on that, Python tries `tensor + value` and rebinds the name
+    return RuntimeError(
+        f"in-place {op!r} at {where()} would write a random value into a plain tensor; use the out-of-place operation, "
+        "make the tensor a value first, or run the model by `momentprop.propagate`"
+    )
 
 
 def _type_of(op: str, values: Sequence[Operand]) -> type[Operand]:
@@ -164,13 +192,13 @@ def _applied(call: Call, found: tuple[Callable[..., Any], bool]) -> Any:
 
 
 def _called(call: Call, function: Callable[..., Any], takes_call: bool) -> Any:
+    if not call.operation.views:
+        return function(call) if takes_call else function(*call.args, **call.kwargs)
+    memory = call.values[0].share()
     result = function(call) if takes_call else function(*call.args, **call.kwargs)
-    if call.operation.views:
-        base = call.values[0]
-        memory = base.memory or [0]  # a count of writes, which a value shares with its views
-        for value in (base, *(result if isinstance(result, tuple) else (result,))):
-            if isinstance(value, Operand):
-                value.memory = memory  # type: ignore[misc]
+    for value in result if isinstance(result, tuple) else (result,):
+        if isinstance(value, Operand):
+            value.memory = memory  # type: ignore[misc]
     return result
 
 
@@ -179,22 +207,33 @@ def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Con
 
     Where the components share memory with another value (a view was taken) they are overwritten, as torch would do;
     the rule then works on a copy, so that what autograd saved stays as it was. Otherwise they are simply replaced.
+    An operation that makes a view, such as `t_`, changes the shape of the value itself; other views of it stay.
     """
     target = call.args[0] if call.args else call.values[0]
     if not isinstance(target, Operand):
-        raise RuntimeError(  # not a TypeError: on that, Python tries `tensor + value` and rebinds the name
-            f"in-place {call.op!r} at {where()} would write a random value into a plain tensor; "
-            "use the out-of-place operation, or make the tensor a value first"
-        )
+        raise _into_plain(call.op)
+    if call.operation.views:
+        result = _run(call, found, context)
+        target.replace(result.parts, result.origin)
+        return target
     if target.memory:
-        call = Call(call.operation, (target.each(torch.clone), *call.args[1:]), call.kwargs)
+        copy = target.copied()
+        call = call.of(*(copy if value is target else value for value in call.values))
     result = _run(call, found, context)
+    _require_fit(call.op, target, result)
     if target.memory:
         target.memory[0] += 1
-        for name in target.components:
-            getattr(target, name).copy_(getattr(result, name))
+        for own, new in zip(target.parts, result.parts, strict=True):
+            own.copy_(new)
     else:
-        for name in target.components:
-            setattr(target, name, getattr(result, name))
-        target.origin = result.origin  # type: ignore[misc]
+        target.replace(as_before(target.parts[0], result.parts), result.origin)
     return target
+
+
+def _require_fit(op: str, target: Any, result: Any) -> None:
+    """Refuse a result that torch would not write into a tensor of the target's shape."""
+    if not isinstance(result, Operand):
+        raise RuntimeError(f"in-place {op!r} at {where()}: its result is not a random value")
+    given, wanted = tuple(result.parts[0].shape), tuple(target.parts[0].shape)
+    if given != wanted:
+        raise RuntimeError(f"in-place {op!r} at {where()}: a result of shape {given} does not fit a value of {wanted}")

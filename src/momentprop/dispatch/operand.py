@@ -3,8 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
+from momentprop.dispatch.memory import settled
 from momentprop.dispatch.place import where
 from momentprop.torch_compat.scripts import SCRIPTED
 
@@ -30,6 +32,34 @@ class Operand:
     def each(self, function: Callable[[Tensor], Any]) -> Any:
         """Apply a function that moves or converts elements to every component."""
         raise NotImplementedError
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """The component tensors."""
+        return [getattr(self, name) for name in self.components]
+
+    def replace(self, parts: Sequence[Tensor], origin: Any = None) -> None:
+        """Replace the component tensors by others; `origin` says what the new elements are a function of."""
+        for name, part in zip(self.components, parts, strict=True):
+            setattr(self, name, part)
+        self.origin = origin  # type: ignore[misc]
+
+    def share(self) -> list[int]:
+        """Make the value ready for a view, and return the count of writes that it shares with its views."""
+        if self.memory is None:
+            self.memory = [0]  # type: ignore[misc]
+            parts = settled(self.parts)
+            if parts is not None:
+                self.settle(parts)
+        return self.memory  # type: ignore[return-value]
+
+    def settle(self, parts: Sequence[Tensor]) -> None:
+        """Replace the component tensors by copies of themselves."""
+        self.replace(parts, self.origin)
+
+    def copied(self) -> Any:
+        """Return a copy in memory of its own, which stands for the value while the value is overwritten."""
+        return self.each(torch.clone)
 
     @classmethod
     def without_rule(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
+from momentprop.dispatch.context import seen
 from momentprop.values.base import Value
 from momentprop.values.categorical import Categorical
 from momentprop.values.certain import Certain, Sample
@@ -33,10 +34,15 @@ def as_type(x: Any, wanted: type[Value]) -> Any:
 
 
 def as_values(tree: Any, wanted: type[Value]) -> Any:
-    """Replace the floating-point tensors of a structure by values of the wanted type, if it can hold what is certain."""
+    """Replace the floating-point tensors of a structure by values of a type, if it can hold what is certain."""
     if wanted.certain.__func__ is Value.certain.__func__:  # type: ignore[attr-defined]
         return tree
-    return mapped(lambda x: wanted.certain(x) if is_floating(x) else x, tree)
+
+    def converted(x: Any) -> Any:
+        x = seen(x)  # a plain tensor may have become a value
+        return wanted.certain(x) if is_floating(x) else x
+
+    return mapped(converted, tree)
 
 
 def is_value(x: Any) -> bool:

@@ -1,6 +1,6 @@
 """The base of the values of AP2: units with a mean and a variance, assumed to be independent."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -55,6 +55,33 @@ class Independent(Uncertain):
     def remember(self, origin: Origin | None) -> None:
         """Remember the origin that the elements are a function of."""
         self.origin = None if origin is None else (origin, writes_to(self))  # type: ignore[misc]
+
+    def replace(self, parts: Sequence[Tensor], origin: Any = None) -> None:
+        """Replace mean and variance by others; attention scores that were scaled in place keep their note."""
+        if self.note is not None and origin is not None and origin[0].base is self:
+            origin = (origin[0]._replace(base=self._as_it_is()), origin[1])
+        super().replace(parts, origin)
+
+    def settle(self, parts: Sequence[Tensor]) -> None:
+        """Replace mean and variance by copies, which have the origin and the note of what they are copies of."""
+        note = None if self.note is None else self.note.moved(self, *parts)
+        source = self.source._replace(base=self._as_it_is()) if self.source.base is self else self.source
+        super().replace(parts, (source, writes_to(self)))
+        self.note = note  # type: ignore[misc]
+
+    def copied(self) -> Self:
+        """Return a copy with the same origin."""
+        source, copy = self.source, self.of(self.loc.clone(), self.variance.clone())
+        if source.base is self:
+            source = source._replace(loc=copy.loc, variance=copy.variance, of=(self.loc, self.variance))
+        copy.remember(source)
+        return copy
+
+    def _as_it_is(self) -> Self:
+        """Return the value with its present components, which are about to be replaced."""
+        value = self.of(self.loc, self.variance)
+        value.memory, value.note = self.memory, self.note  # type: ignore[misc]
+        return value
 
     @classmethod
     def certain(cls, tensor: Tensor) -> Self:

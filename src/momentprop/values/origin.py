@@ -23,10 +23,12 @@ class Origin(NamedTuple):
     function: Function
     parameters: tuple[Tensor, ...] = ()  # further plain tensors, which may require gradients
     operations: int = 0
+    of: tuple[Tensor, ...] = ()  # the components of the base, if `loc` and `variance` are copies of them
 
     def has_base_of(self, other: "Origin") -> bool:
         """Return whether both are functions of one base that has not been overwritten since."""
-        same = self.loc is other.loc and self.variance is other.variance
+        one, another = self.of or (self.loc, self.variance), other.of or (other.loc, other.variance)
+        same = one[0] is another[0] and one[1] is another[1]
         return same and self.writes == other.writes == writes_to(self.base)
 
 

@@ -55,6 +55,10 @@ class Note(NamedTuple):
     variance: Tensor
     writes: int
 
+    def moved(self, value: Normal, loc: Tensor, variance: Tensor) -> "Note":
+        """Return the note for copies of the components of a value."""
+        return self if _read(value) is None else self._replace(loc=loc, variance=variance)
+
 
 def _write(value: Normal, content: Product | Attending) -> None:
     value.note = Note(content, value.loc, value.variance, writes_to(value))  # type: ignore[misc]

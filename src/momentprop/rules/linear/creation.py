@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentprop.dispatch import rule
 from momentprop.dispatch.registry import plain
-from momentprop.values import Independent
+from momentprop.values import Certain, Independent
 from momentprop.values.base import Value
 
 
@@ -19,6 +20,7 @@ def _register_plain(op: str, function: Callable[..., Tensor]) -> None:
     create.__name__ = op
     create.__doc__ = f"A plain tensor by `{op}`, of the value's type and device.\n\nError: exact\nSource: definition"
     plain(op, on=Value)(create)
+    rule(op, on=Certain)(create)  # which would take the result for a value, as that of any other operation
 
 
 for _op in "zeros ones empty full rand randn randint".split():

@@ -47,8 +47,18 @@ def _copied(input: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     return src.to(input.device, input.dtype).expand_as(input).clone()
 
 
+def _filled(input: Tensor, value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.to(input.device, input.dtype).expand_as(input).clone()
+    return torch.full_like(input, value)
+
+
 _writes("setitem", "input index value", "value", plain=_replaced, copies=repeats)
 _writes("copy", "input src", "src", plain=_copied, positional=False, copies=repeats)
+
+
+moves("fill", on=Normal, plain=_filled, parameters="input value", summands=("value",), copies=repeats)
+moves("zero", on=Normal, plain=torch.zeros_like)
 
 
 def _by_reduction(call: Call) -> Kind:

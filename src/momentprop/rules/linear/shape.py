@@ -115,10 +115,26 @@ def type_name(input: Value) -> Any:
 def _windows(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Apply `Tensor.unfold(dimension, size, step)` or `F.unfold(kernel_size, ...)`, which share one name in torch."""
     by_dimension = (len(args) == 3 and not kwargs) or "dimension" in kwargs or "step" in kwargs
-    return input.unfold(*args, **kwargs).clone() if by_dimension else F.unfold(input, *args, **kwargs)
+    return input.unfold(*args, **kwargs) if by_dimension else F.unfold(input, *args, **kwargs)
 
 
-moves("unfold", on=Normal, plain=_windows, positional=True, copies=True)
+moves("unfold", on=Normal, plain=_windows, views=True, positional=True, copies=True)
+
+
+def _resized(input: Tensor, *sizes: Any) -> Tensor:
+    """Take the first elements of the memory in another shape, as `Tensor.resize_` does where that suffices."""
+    size = torch.Size(sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes)
+    if size.numel() > input.numel():
+        raise RuntimeError(f"`resize_` from {tuple(input.shape)} to {tuple(size)} would add elements without a value")
+    return input.as_strided(size, torch.empty(size, device="meta").stride())
+
+
+def _resized_as(input: Tensor, other: Any) -> Tensor:
+    return _resized(input, other.shape)
+
+
+moves("resize", on=Normal, plain=_resized, views=True, positional=True)
+moves("resize_as", on=Normal, plain=_resized_as, parameters="input the_template", views=True, positional=True)
 
 _JOINED: Any = {"parameters": "tensors dim", "summands": ("tensors",), "copies": _twice}
 moves("cat", "stack", "hstack", "vstack", "dstack", "row_stack", "column_stack", on=Normal, **_JOINED)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from momentprop.dispatch.memory import memory_format_of
 from momentprop.dispatch.registry import composite, mixing
 from momentprop.kernels.fuse import Moments, fused
 from momentprop.rules.linear.sizes import Size, per_dim
@@ -81,7 +82,8 @@ def _pooled(input: Normal, gather: Gather) -> Normal:
     def windowed(mean: Tensor, variance: Tensor) -> Moments:
         return kernel(gather(mean, -torch.inf), gather(variance, 0.0))
 
-    return input.of(*fused(windowed, None, input.loc, input.variance))
+    mean, variance = fused(windowed, None, input.loc, input.variance)
+    return input.of(mean.contiguous(memory_format=memory_format_of(input.loc)), variance)
 
 
 def _refuse_indices(op: str) -> NoReturn:

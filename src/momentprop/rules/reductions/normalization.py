@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from momentprop.dispatch.memory import as_before
 from momentprop.dispatch.registry import mixing
 from momentprop.kernels.fuse import Kernel, Moments, differentiable
 from momentprop.kernels.normalization import normalized
@@ -39,7 +40,7 @@ def over_groups(input: Normal, kernel: Kernel, grouping: Grouping, *more: Tensor
 def _along(input: Normal, dim: int, kernel: Kernel, *more: Tensor) -> Normal:
     """Apply a kernel of the last dimension to another one."""
     value = over_groups(input, kernel, lambda part: part.movedim(dim, -1), *more)
-    return value.each(lambda part: part.movedim(-1, dim).to(input.dtype))  # type: ignore[no-any-return]
+    return value.of(*as_before(input.loc, [part.movedim(-1, dim) for part in value.parts]))
 
 
 def _normalized(

@@ -1,0 +1,89 @@
+"""The memory of a value's components: what views share, and what in-place operations write to.
+
+Torch decides by strides whether `reshape` copies or shares memory. So the components of a value must have the same
+strides where a view of them is taken, and none may share memory with another. Most values have that anyway; the others
+are settled when the first view is taken.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from momentprop.torch_compat.tensors import shares_memory
+
+
+def settled(parts: Sequence[Tensor]) -> list[Tensor] | None:
+    """Return components with the strides of the first, and each with memory of its own; None if they are such already.
+
+    A component may have further dimensions in front of those of the first.
+    """
+    first, stride = parts[0], parts[0].stride()
+    for other in parts[1:]:
+        if other.stride() != stride or _shared(first, other):
+            break
+    else:
+        return None
+    size = first.shape
+    if overlaps(size, stride):  # an expanded tensor has no place for elements that differ
+        parts = [part.contiguous() for part in parts]
+        stride = parts[0].stride()
+    found: list[Tensor] = []
+    for part in parts:
+        own = part.ndim - len(size)
+        if part.shape[own:] == size and not same_strides(size, part.stride()[own:], stride):
+            part = laid_out(part, size, stride)
+        elif any(_shared(part, other) for other in found):
+            part = part.clone()
+        found.append(part)
+    return found
+
+
+def _shared(one: Tensor, other: Tensor) -> bool:
+    return one is other or (not torch.compiler.is_compiling() and shares_memory(one, other))
+
+
+def as_before(first: Tensor, parts: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return new components in the type and with the strides of the first one before, which torch keeps in place."""
+    if parts[0].dtype != first.dtype:
+        parts = [part.to(first.dtype) for part in parts]
+    size, stride = first.shape, first.stride()
+    if parts[0].stride() == stride or same_strides(size, parts[0].stride(), stride) or overlaps(size, stride):
+        return parts
+    return [laid_out(part, size, stride) if part.shape[part.ndim - len(size) :] == size else part for part in parts]
+
+
+def overlaps(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Return whether several elements of a tensor may lie at one place."""
+    reach = 0
+    for step, count in sorted(zip(stride, size, strict=True)):
+        if count > 1:
+            if step <= reach:
+                return True
+            reach += step * (count - 1)
+    return False
+
+
+def same_strides(size: Sequence[int], one: Sequence[int], other: Sequence[int]) -> bool:
+    """Return whether two strides put all elements at the same places."""
+    return all(a == b or count == 1 for a, b, count in zip(one, other, size, strict=True))
+
+
+def laid_out(part: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor:
+    """Return a copy of a tensor with given strides of its last dimensions, which have the given size."""
+    step = 1 + sum((count - 1) * step for count, step in zip(size, stride, strict=True) if count > 1)
+    leading: list[int] = []
+    for count in reversed(part.shape[: part.ndim - len(size)]):
+        leading.insert(0, step)
+        step *= count
+    return part.new_empty_strided(part.shape, (*leading, *stride)).copy_(part)
+
+
+def memory_format_of(tensor: Tensor) -> torch.memory_format:
+    """Return in which order torch's own functions of images keep the elements of a tensor."""
+    if not tensor.is_contiguous():
+        if tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+            return torch.channels_last
+        if tensor.ndim == 5 and tensor.is_contiguous(memory_format=torch.channels_last_3d):
+            return torch.channels_last_3d
+    return torch.contiguous_format

@@ -1,0 +1,122 @@
+"""Values that stand for plain tensors: what a model writes a value into becomes a value, for one pass.
+
+A cache, a buffer or a tensor of zeros is plain until a value is written into it. From then on a *stand-in* takes its
+place in every operation: a value whose components are copies of the whole memory of the tensor. All tensors that lie in
+this memory, views taken before or after the write, are views of the stand-in with their own strides. The plain memory
+itself is not written to, so that buffers and caches are as before once the pass is over.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentprop.dispatch import where
+from momentprop.dispatch.rule_table import operation_named
+from momentprop.dispatch.spelling import spelled
+from momentprop.torch_compat import pytrees as pytree
+from momentprop.torch_compat.functorch import is_wrapped
+from momentprop.torch_compat.tensors import base_of, memory_of
+from momentprop.values import Certain, Value
+from momentprop.values.conversion import is_value
+
+_ABOUT = frozenset(
+    """__get__ __set__ __hash__ __len__ size dim ndimension numel nelement stride storage_offset is_floating_point
+    is_complex is_signed is_contiguous is_inference is_pinned element_size get_device untyped_storage data_ptr
+    requires_grad_""".split()
+)
+"""What asks about a tensor and not about its elements; attributes that are views still lie in the same memory."""
+
+
+class StandIns:
+    """The stand-ins of one pass, by the memory of the plain tensors."""
+
+    def __init__(self, kind: type[Value]) -> None:
+        self.kind = kind
+        self.by_memory: dict[int, _StandIn] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.by_memory)
+
+    def seen(self, x: Any) -> Any:
+        """Return what stands for a plain tensor, or anything else itself."""
+        if not isinstance(x, Tensor):
+            return x
+        memory = memory_of(x)
+        found = None if memory is None else self.by_memory.get(memory)
+        return x if found is None else found.view(x)
+
+    def among(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the arguments of an operation with stand-ins in place of the plain tensors that have one."""
+        return pytree.tree_map(self.seen, (tuple(args), dict(kwargs)), is_leaf=is_value)
+
+    def target(self, tensor: Any, name: str, values: Sequence[Any]) -> Any:
+        """Return what an operation that writes these values into a plain tensor is to write to."""
+        if not isinstance(tensor, Tensor) or torch.compiler.is_compiling():
+            return tensor
+        if not tensor.is_floating_point():
+            raise RuntimeError(
+                f"in-place {name!r} at {where()} would write a random value into a tensor of type {tensor.dtype}"
+            )
+        memory = memory_of(tensor)
+        if memory is None or (issubclass(self.kind, Certain) and is_wrapped(tensor)):
+            return tensor  # inside a transform of torch, where a draw may write to what the transform made
+        if memory not in self.by_memory:
+            self.by_memory[memory] = _StandIn(self.kind, tensor, values)
+        return self.by_memory[memory].view(tensor)
+
+
+class _StandIn:
+    """The value that stands for everything in one memory."""
+
+    def __init__(self, kind: type[Value], tensor: Tensor, values: Sequence[Any]) -> None:
+        self.tensor = tensor  # kept, so that no other tensor gets its memory during the pass
+        whole = base_of(tensor)
+        count = tensor.untyped_storage().nbytes() // tensor.element_size()
+        elements = whole.as_strided((count,), (1,), 0).clone()
+        for value in values:  # what `vmap` has batched cannot be written into what it has not
+            first = getattr(value, value.components[0])
+            if is_wrapped(first):
+                elements = elements + torch.zeros_like(first, dtype=elements.dtype).sum()
+        self.value = kind.certain(elements)
+        self.views: dict[Any, Any] = {}
+        self.count = [0]  # of writes, which the views share
+
+    def view(self, tensor: Tensor) -> Any:
+        """Return the view of the stand-in that has the shape, strides and place of a tensor."""
+        if tensor.dtype != self.tensor.dtype:
+            raise RuntimeError(
+                f"a random value was written into memory that is read as {tensor.dtype} and as {self.tensor.dtype} "
+                f"at {where()}; it can be read as one type only"
+            )
+        geometry = tensor.shape, tensor.stride(), tensor.storage_offset()
+        key = (*geometry, torch.is_grad_enabled())  # torch refuses writes to views from without gradients
+        if key not in self.views:
+            view = self.value.each(lambda part: _strided(part, *geometry))
+            view.memory = self.count
+            self.views[key] = view
+        return self.views[key]
+
+
+def _strided(part: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor:
+    """Return a view of the elements along the last dimension of a component."""
+    return part.as_strided((*part.shape[:-1], *size), (*part.stride()[:-1], *stride), offset)
+
+
+def writes(name: str) -> bool:
+    """Return whether a function of this name writes to its first argument."""
+    return name.endswith("_") and not name.endswith("__") if name[:2] != "__" else spelled(name).in_place
+
+
+def is_about(name: str) -> bool:
+    """Return whether a function asks about a tensor, or changes its shape in place, and reads no elements."""
+    return name in _ABOUT or (writes(name) and operation_named(spelled(name).op).views)
+
+
+def own_method(function: Callable[..., Any], name: str, first: Any) -> Callable[..., Any] | None:
+    """Return the method that a value has in place of a tensor's, if that is not an operation with rules."""
+    if not isinstance(first, Value) or getattr(Tensor, name, None) is not function:
+        return None
+    method = getattr(type(first), name, None)
+    return None if method is None or hasattr(method, "of_tensor") else method

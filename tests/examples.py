@@ -354,6 +354,10 @@ EXAMPLES: dict[str, Example] = {
     "type": Example(lambda x: x.type(torch.float32)),
     "type_as": Example(lambda x: x.type_as(constant(2).float())),
     # plain tensors made after a value
+    "is_complex": Example(torch.is_complex),
+    "is_floating_point": Example(torch.is_floating_point),
+    "is_signed": Example(torch.is_signed),
+    "numel": Example(torch.numel),
     "isfinite": Example(torch.isfinite),
     "isinf": Example(torch.isinf),
     "isnan": Example(torch.isnan),

@@ -4,12 +4,14 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from momentprop.dispatch import Call, Context, dispatch, where
 from momentprop.dispatch.composites import OPENED
 from momentprop.dispatch.context import Fallback, Watcher
 from momentprop.dispatch.operand import values_in
 from momentprop.dispatch.rule_table import operation_named
-from momentprop.stand_ins import StandIns, is_about, own_method, writes
+from momentprop.stand_ins import StandIns, as_given, is_about, own_method, writes
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.dynamo import traceable
 from momentprop.torch_compat.modes import bare
@@ -69,6 +71,7 @@ class Propagation(Context):
         name = getattr(function, "__name__", "")
         if name in _DRAWS and self.kind is not Sample:
             _warn_of_draw(name, self.kind)
+        given = args
         if self.stand_ins and not is_about(name):
             args, kwargs = self.stand_ins.among(args, kwargs)
             values = values_in(args, kwargs)
@@ -81,7 +84,7 @@ class Propagation(Context):
             if type(value) is not self.kind and isinstance(value, Independent | Certain):
                 args, kwargs, values = self._converted(args, kwargs)
                 break
-        if name[-1:] == "_" and writes(name):
+        if name[-1:] == "_" and args and isinstance(args[0], Tensor) and writes(name):
             args = (self.stand_ins.target(args[0], name, values), *args[1:])
             values = values_in(args, kwargs)
         if "out" in kwargs:
@@ -89,7 +92,8 @@ class Propagation(Context):
         if name in OPENED:
             with self:  # noise on plain tensors may be inside
                 return OPENED[name](*args, **kwargs)
-        return dispatch(function, args, kwargs, self, values)
+        result = dispatch(function, args, kwargs, self, values)
+        return result if args is given else as_given(result, given, args)
 
     def _converted(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the arguments with the moments among them, a random weight say, as values of this kind."""
@@ -120,8 +124,9 @@ class Propagation(Context):
     def _with_noise(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         leaves, structure = pytree.tree_flatten((args, kwargs))
         first = next(i for i, leaf in enumerate(leaves) if is_floating(leaf))
-        operation = operation_named(getattr(function, "__name__", ""))
-        in_place = operation.inplace is not None and Call(operation, args, kwargs, ()).in_place
+        name = getattr(function, "__name__", "")
+        operation = operation_named(name)
+        in_place = writes(name) or Call(operation, args, kwargs, ()).in_place
         lifted = self.stand_ins.target(leaves[first], operation.name, ()) if in_place else leaves[first]
         lifted = as_type(lifted, self.kind)
         given, named = pytree.tree_unflatten([*leaves[:first], lifted, *leaves[first + 1 :]], structure)

@@ -49,10 +49,10 @@ class Run:
             propagation.start()
             with propagation:
                 given, named = inputs.of_type(kind)
-                output = as_values(self.model(*given, **named), kind)
+                output = self.model(*given, **named)
             if watcher is not None:
                 watcher.finish()
-            return output, record.values
+            return as_values(output, kind, propagation.seen), record.values
 
         training = _training_all_but_norms(self.model) if self.dropout else contextlib.nullcontext()
         with _seeded(self.seed), training, record:

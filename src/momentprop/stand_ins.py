@@ -18,7 +18,7 @@ from momentprop.dispatch.spelling import spelled
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.functorch import is_wrapped
 from momentprop.torch_compat.tensors import base_of, memory_of
-from momentprop.values import Certain, Value
+from momentprop.values import Value
 from momentprop.values.conversion import is_value
 
 _ABOUT = frozenset(
@@ -60,8 +60,8 @@ class StandIns:
                 f"in-place {name!r} at {where()} would write a random value into a tensor of type {tensor.dtype}"
             )
         memory = memory_of(tensor)
-        if memory is None or (issubclass(self.kind, Certain) and is_wrapped(tensor)):
-            return tensor  # inside a transform of torch, where a draw may write to what the transform made
+        if memory is None:
+            return tensor  # made inside a transform of torch: a draw may be written into it, and moments are refused
         if memory not in self.by_memory:
             self.by_memory[memory] = _StandIn(self.kind, tensor, values)
         return self.by_memory[memory].view(tensor)
@@ -90,10 +90,10 @@ class _StandIn:
                 f"a random value was written into memory that is read as {tensor.dtype} and as {self.tensor.dtype} "
                 f"at {where()}; it can be read as one type only"
             )
-        geometry = tensor.shape, tensor.stride(), tensor.storage_offset()
-        key = (*geometry, torch.is_grad_enabled())  # torch refuses writes to views from without gradients
-        if key not in self.views:
-            view = self.value.each(lambda part: _strided(part, *geometry))
+        size, stride, offset = tensor.shape, tensor.stride(), int(tensor.storage_offset())
+        key = (size, stride, offset, torch.is_grad_enabled())  # torch refuses writes to views from without gradients
+        if key not in self.views or self.views[key].stride() != stride:  # it may have changed its own shape
+            view = self.value.each(lambda part: _strided(part, size, stride, offset))
             view.memory = self.count
             self.views[key] = view
         return self.views[key]
@@ -112,6 +112,13 @@ def writes(name: str) -> bool:
 def is_about(name: str) -> bool:
     """Return whether a function asks about a tensor, or changes its shape in place, and reads no elements."""
     return name in _ABOUT or (writes(name) and operation_named(spelled(name).op).views)
+
+
+def as_given(result: Any, given: Sequence[Any], args: Sequence[Any]) -> Any:
+    """Return the plain tensor if the result of an operation is its first argument itself, whose stand-in was used."""
+    if given and isinstance(given[0], Tensor) and isinstance(args[0], Value) and isinstance(result, Value):
+        return given[0] if result.parts[0] is args[0].parts[0] else result
+    return result
 
 
 def own_method(function: Callable[..., Any], name: str, first: Any) -> Callable[..., Any] | None:

@@ -23,6 +23,7 @@ from momentprop.torch_compat.lost_gradients import refuse_lost_gradients
 from momentprop.torch_compat.modes import bare, is_entered
 
 F = TypeVar("F", bound=Callable[..., Any])
+_WHERE = torch.Tensor.where
 
 
 def enter(
@@ -82,9 +83,9 @@ def dispatch(
     `values` are those among the arguments, if the caller has looked for them. Without a rule, the fallback of the
     running `context` is asked, if there is one.
     """
-    if function is torch.Tensor.where:  # a tensor's own method, which takes the condition second
-        function, kwargs = torch.where, {"input": args[0], **dict(zip(("condition", "other"), args[1:])), **kwargs}
-        args = [kwargs.pop(name) for name in ("condition", "input", "other")]
+    if function is _WHERE:  # a tensor's own method takes the condition second
+        given = {**dict(zip(("input", "condition", "other"), args, strict=False)), **kwargs}
+        function, args, kwargs = torch.where, [given[name] for name in ("condition", "input", "other")], {}
     if "out" in kwargs:
         return _into(kwargs["out"], function, args, {key: kwargs[key] for key in kwargs if key != "out"}, context)
     if values is None:
@@ -134,7 +135,7 @@ def _into_plain(
 ) -> RuntimeError:  # not a TypeError: on that, Python tries `tensor + value` and rebinds the name
     return RuntimeError(
         f"in-place {op!r} at {where()} would write a random value into a plain tensor; use the out-of-place operation, "
-        "make the tensor a value first, or run the model by `momentprop.propagate`"
+        "make the tensor a value first, or run the model by `momentprop.propagate`, not compiled"
     )
 
 
@@ -194,8 +195,13 @@ def _applied(call: Call, found: tuple[Callable[..., Any], bool]) -> Any:
 def _called(call: Call, function: Callable[..., Any], takes_call: bool) -> Any:
     if not call.operation.views:
         return function(call) if takes_call else function(*call.args, **call.kwargs)
-    memory = call.values[0].share()
+    base = call.values[0]
+    first, memory = base.memory is None, base.share()
     result = function(call) if takes_call else function(*call.args, **call.kwargs)
+    if isinstance(result, Operand) and result.parts[0] is base.parts[0]:  # as `contiguous` of what is contiguous
+        if first:
+            base.memory = None
+        return base
     for value in result if isinstance(result, tuple) else (result,):
         if isinstance(value, Operand):
             value.memory = memory  # type: ignore[misc]
@@ -220,20 +226,16 @@ def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Con
         copy = target.copied()
         call = call.of(*(copy if value is target else value for value in call.values))
     result = _run(call, found, context)
-    _require_fit(call.op, target, result)
+    if not isinstance(result, Operand):
+        raise RuntimeError(f"in-place {call.op!r} at {where()}: its result is not a random value")
+    own, new = target.parts, result.parts
+    if own[0].shape != new[0].shape:
+        shapes = f"a result of shape {tuple(new[0].shape)} does not fit a value of {tuple(own[0].shape)}"
+        raise RuntimeError(f"in-place {call.op!r} at {where()}: {shapes}")
     if target.memory:
         target.memory[0] += 1
-        for own, new in zip(target.parts, result.parts, strict=True):
-            own.copy_(new)
+        for old, part in zip(own, new, strict=True):
+            old.copy_(part)
     else:
-        target.replace(as_before(target.parts[0], result.parts), result.origin)
+        target.replace(as_before(own[0], new), result.origin)
     return target
-
-
-def _require_fit(op: str, target: Any, result: Any) -> None:
-    """Refuse a result that torch would not write into a tensor of the target's shape."""
-    if not isinstance(result, Operand):
-        raise RuntimeError(f"in-place {op!r} at {where()}: its result is not a random value")
-    given, wanted = tuple(result.parts[0].shape), tuple(target.parts[0].shape)
-    if given != wanted:
-        raise RuntimeError(f"in-place {op!r} at {where()}: a result of shape {given} does not fit a value of {wanted}")

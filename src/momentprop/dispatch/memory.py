@@ -31,10 +31,10 @@ def settled(parts: Sequence[Tensor]) -> list[Tensor] | None:
     found: list[Tensor] = []
     for part in parts:
         own = part.ndim - len(size)
-        if part.shape[own:] == size and not same_strides(size, part.stride()[own:], stride):
-            part = laid_out(part, size, stride)
-        elif any(_shared(part, other) for other in found):
-            part = part.clone()
+        fits = part.shape[own:] == size
+        alike = same_strides(size, part.stride()[own:], stride) if fits else True
+        if not alike or any(_shared(part, other) for other in found):
+            part = laid_out(part, size, stride) if fits else part.clone()
         found.append(part)
     return found
 

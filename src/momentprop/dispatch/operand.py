@@ -51,7 +51,7 @@ class Operand:
             parts = settled(self.parts)
             if parts is not None:
                 self.settle(parts)
-        return self.memory  # type: ignore[return-value]
+        return self.memory
 
     def settle(self, parts: Sequence[Tensor]) -> None:
         """Replace the component tensors by copies of themselves."""

@@ -17,17 +17,17 @@ def lognormal(
 ) -> Moments:
     r"""Moments of $c^X$, where `power` is $x \mapsto c^x$ and `rate` is $r = \log c$.
 
-    $\mu' = c^{\mu + r\sigma^2/2}$ and $\sigma'^2 = (c^{\mu + r\sigma^2})^2 (1 - e^{-r^2\sigma^2})$, a product that
-    does not overflow before its value does.
+    $\mu' = c^{\mu + r\sigma^2/2}$ and $\sigma'^2 = (c^{\mu + r\sigma^2})^2 (1 - e^{-r^2\sigma^2})$, a product in an
+    order in which it does not overflow before its value does.
     """
     square = rate * rate
     spread = -torch.expm1(-square * variance)
     result = _at_sum(power, mean, 0.5 * rate * variance, rate)
     largest = _at_sum(power, mean, rate * variance, rate)
-    width = largest**2 * spread
+    width = largest * (largest * spread)
 
     def partials() -> Partials:
-        decay = largest * (largest * torch.exp(-square * variance))
+        decay = result * result
         by_moments = (rate * result, 2 * rate * width), (0.5 * square * result, square * (2 * width + decay))
         if not isinstance(rate, Tensor):
             return by_moments

@@ -9,6 +9,7 @@ Second derivatives work: the partial derivatives are outputs of the function, so
 differentiating the kernel's own expression for them.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -39,8 +40,9 @@ def fused(
 ) -> tuple[Tensor, Tensor]:
     r"""Mean and variance of $f(X)$ by an elementwise `kernel`, where `plain` is $f$ itself.
 
-    Inputs broadcast. Half-precision inputs are computed in float32. Where the variance is exactly zero, the mean is
-    exactly `plain(mean)`, if `plain` is given.
+    Inputs broadcast. Half-precision inputs are computed in float32. If `plain` is given, a certain input stays certain:
+    where the variance is exactly zero, the result is exactly `plain(mean)` and its variance is zero. An infinite mean
+    gives `plain(mean)` too, with the variance of the largest finite mean.
     """
     dtype = mean.dtype
     inputs = torch.broadcast_tensors(mean, variance, *more)
@@ -60,12 +62,14 @@ def differentiable(
     if plain is not None:
         with torch.no_grad():  # not inside the autograd function: `plain` may hold tensors under a transform
             certain = plain(inputs[0].detach())
+        kernel = _at_finite_means(kernel)
     compiling = torch.compiler.is_compiling()
-    if not compiling and (_requires_grad(inputs) or _is_transformed(inputs)):
+    differentiated = _requires_grad(inputs)
+    if not compiling and (differentiated or _is_transformed(inputs)):
         return _Fused.apply(kernel, certain, *inputs)[:2]  # type: ignore[no-untyped-call, no-any-return]
     moments = kernel(*inputs)
-    mean, variance = _exact_where_certain(moments.mean, certain, inputs), moments.variance
-    if compiling and not exporting() and moments.partials is not None and _requires_grad(inputs):
+    mean, variance = _exact_where_certain(moments, certain, inputs, differentiated)
+    if differentiated and moments.partials is not None and not exporting():
         # dynamo does not support `jvp`, and compilers choose what to save; closed-form partials are kept. An export
         # would cut the graph here: it keeps the result of an autograd function and drops its `backward`
         constants = [tensor.detach() for tensor in (mean, variance, *_flat_partials(moments))]
@@ -81,11 +85,28 @@ def _is_transformed(inputs: tuple[Tensor, ...]) -> bool:
     return is_forward_mode() or any(is_wrapped(tensor) for tensor in inputs)
 
 
-def _exact_where_certain(mean: Tensor, certain: Tensor | None, inputs: tuple[Tensor, ...]) -> Tensor:
+def _at_finite_means(kernel: Kernel) -> Kernel:
+    """The kernel, with the largest finite mean (which it may double) in place of an infinite one."""
+
+    def bounded(mean: Tensor, *more: Tensor) -> Moments:
+        largest = torch.finfo(mean.dtype).max / 8
+        return kernel(mean.nan_to_num(math.nan, largest, -largest), *more)
+
+    return bounded
+
+
+def _exact_where_certain(
+    moments: Moments, certain: Tensor | None, inputs: tuple[Tensor, ...], differentiated: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The moments, with the plain function and no variance where the input is certain."""
+    mean, variance = moments.mean, moments.variance
     if certain is None:
-        return mean
-    nothing = (mean - mean.detach()).nan_to_num(0.0)  # zero, but with the derivatives of the mean
-    return torch.where(inputs[1] == 0, certain + nothing, mean)
+        return mean, variance
+    sure = inputs[1] == 0
+    known, none = certain, torch.zeros_like(variance)
+    if differentiated:  # zeros, but with the derivatives of the kernel
+        known, none = (x + (y - y.detach()).nan_to_num(0.0) for x, y in ((known, mean), (none, variance)))
+    return torch.where(sure | inputs[0].isinf(), known, mean), torch.where(sure, none, variance)
 
 
 class _Fused(torch.autograd.Function):
@@ -96,10 +117,7 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(kernel: Kernel, certain: Tensor | None, *inputs: Tensor) -> tuple[Tensor, ...]:
         moments = kernel(*inputs)
-        mean = moments.mean
-        if certain is not None:
-            mean = torch.where(inputs[1] == 0, certain, mean)
-        return mean, moments.variance, *_flat_partials(moments)
+        return *_exact_where_certain(moments, certain, inputs), *_flat_partials(moments)
 
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -174,8 +192,9 @@ def pullback(function: Callable[..., Any], *inputs: Tensor) -> tuple[Any, Callab
 def _flat_partials(moments: Moments) -> list[Tensor]:
     if moments.partials is None:
         return []
-    # every output of an autograd function must be a separate tensor
-    return [d.expand_as(moments.mean).clone() for pair in moments.partials() for d in pair]
+    # every output of an autograd function must be a separate tensor; a finite one, or a zero cotangent becomes NaN
+    largest = torch.finfo(moments.mean.dtype).max
+    return [d.expand_as(moments.mean).clamp(-largest, largest) for pair in moments.partials() for d in pair]
 
 
 def _outputs(kernel: Kernel, wanted: Iterable[int]) -> Callable[..., tuple[Tensor, ...]]:

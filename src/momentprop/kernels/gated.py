@@ -25,17 +25,19 @@ class SelfGated(NamedTuple):
 
     def about(self, mean: Tensor) -> Local:
         r"""The changes of $f$ about the mean: $\mu\,(S(\ell(x)) - S(\ell(\mu))) + d\,S(\ell(x))$ at $x = \mu + d$."""
-        centre = self.logit(mean)
+        inner = mean.clamp(-_FAR, _FAR)
+        centre = self.logit(inner)
         start = torch.sigmoid(centre), torch.sigmoid(-centre)
 
         def local(offset: Tensor, upward: bool) -> Change:
             x = mean + offset
-            logit = self.logit(x)
+            point = inner + offset
+            logit = self.logit(point)
             gate, shut = torch.sigmoid(logit), torch.sigmoid(-logit)
-            jump = logistic_jump(start, (gate, shut), self.change(mean, offset), upward)
+            jump = logistic_jump(start, (gate, shut), self.change(inner, offset), upward)
 
             def derivatives() -> tuple[Tensor, Tensor]:
-                first, second = self.derivatives(x)
+                first, second = self.derivatives(point)
                 width = gate * shut
                 slope, bend = width * first, width * ((shut - gate) * first * first + second)
                 return gate + x * slope, 2 * slope + x * bend
@@ -55,6 +57,7 @@ def _mish_derivatives(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 _LOG_2 = math.log(2)
+_FAR = 1e6  # the gate is open or shut long before
 _RATE, _CUBE = 2 * math.sqrt(2 / math.pi), 0.044715
 
 SILU = SelfGated(lambda x: x, lambda x, d: d, lambda x: (1.0, 0.0))

@@ -48,7 +48,7 @@ class _Expected(NamedTuple):
 def _expected(mean: Tensor, variance: Tensor) -> _Expected:
     r"""$\Phi(t) + t\varphi(t)/s^2$, $\varphi(t)(2 + v - t^2)/s^3$ and $-t\varphi(t)(4 + v - t^2)/s^4$."""
     rate = torch.rsqrt(1 + variance)
-    t = mean * rate
+    t = (mean * rate).clamp(-100.0, 100.0)  # beyond, the density is zero, but the polynomials would overflow
     peak = density(t) * rate * rate
     rest = 2 + variance - t * t
     return _Expected(cdf(t) + t * peak, rest * peak * rate, -t * (rest + 2) * peak * rate * rate)

@@ -37,7 +37,8 @@ def logistic_expectations(
 ) -> tuple[list[Tensor], list[Tensor]]:
     r"""The derivatives of $u$ by $\mu$ up to the given order and those of $w$ up to one less, for $\mu \le 0$."""
     tilted = mean < -0.5 * variance
-    raw = _mixed(torch.where(tilted, -variance - mean, mean), variance, order, mixture)
+    far = 100 * torch.sqrt(variance + 25)  # beyond, U is one and its derivatives are zero, but would overflow
+    raw = _mixed(torch.where(tilted, torch.minimum(-variance - mean, far), mean), variance, order, mixture)
     factor = torch.exp((mean + 0.5 * variance).clamp(max=0.0))
 
     def tilt(k: int, first: int) -> Tensor:

@@ -20,10 +20,10 @@ def integer_power(mean: Tensor, variance: Tensor, n: int) -> Moments:
         moments.append(mean * moments[-1] + (k - 1) * variance * moments[-2])
     spread, power = torch.zeros_like(mean), torch.ones_like(mean)
     for k in range(1, n + 1):
-        power = power * variance
+        power = (power * variance).clamp(max=torch.finfo(mean.dtype).max)  # or its product with zero becomes NaN
         moment = moments[n - k]
         # not `moment**2`, which may overflow where the product does not
-        spread = spread + (math.factorial(k) * math.comb(n, k) ** 2) * power * moment * moment
+        spread = spread + power * moment * moment * (math.factorial(k) * math.comb(n, k) ** 2)
     return Moments(moments[n], spread)
 
 
@@ -45,13 +45,14 @@ def _sinusoid(variance: Tensor, wave: Tensor, quarter: Tensor) -> Moments:
 def lognormal_power(mean: Tensor, variance: Tensor, exponent: float) -> Moments:
     r"""Moments of $X^p$ for lognormal $X$: with $L = \log(1 + \sigma^2/\mu^2)$, $\mu' = \mu^p e^{p(p-1)L/2}$.
 
-    $\sigma'^2 = \mu'^2 (e^{p^2 L} - 1)$, written as a square, so that nothing overflows before the result.
+    $\sigma'^2 = \mu'^2 (e^{p^2 L} - 1)$, written as a product in which nothing overflows before the result.
     """
     log_spread = _log_spread(mean, variance)
     power = torch.pow(mean, exponent)
     p = exponent
     largest = power * torch.exp(p * (p - 0.5) * log_spread)
-    return Moments(power * torch.exp(0.5 * p * (p - 1) * log_spread), largest**2 * -torch.expm1(-p * p * log_spread))
+    width = largest * (largest * -torch.expm1(-p * p * log_spread))
+    return Moments(power * torch.exp(0.5 * p * (p - 1) * log_spread), width)
 
 
 def lognormal_log(
@@ -73,4 +74,9 @@ def lognormal_log(
 def _log_spread(mean: Tensor, variance: Tensor) -> Tensor:
     r"""$L = \log(1 + \sigma^2/\mu^2)$, the variance of the logarithm; zero for a certain zero."""
     divisor = torch.where((mean == 0) & (variance == 0), 1.0, mean)
-    return torch.log1p(variance / divisor / divisor)
+    small = variance.detach().sqrt() <= divisor.detach().abs()
+    ratio = torch.where(small, variance, 0.0) / torch.where(small, divisor, 1.0) / torch.where(small, divisor, 1.0)
+    # for a large ratio, which may overflow, a difference of logarithms
+    width, unit = torch.where(small, 1.0, variance), torch.where(small, 1.0, divisor)
+    large = torch.log(width) - 2 * torch.log(unit.abs()) + torch.log1p(unit / width * unit)
+    return torch.where(small, torch.log1p(ratio), large)

@@ -48,6 +48,8 @@ def rectifier(mean: Tensor, variance: Tensor, slope: float | Tensor = 0.0) -> Mo
 def random_rectifier(mean: Tensor, variance: Tensor, slope: float, variation: float) -> Moments:
     """Moments of the rectifier whose slope is random, with a mean `slope` and a variance `variation`."""
     centre, below = rectifier(mean, variance, slope), rectifier(-mean, variance)
+    if variation == 0:
+        return centre
 
     def partials() -> Partials:
         assert centre.partials is not None

@@ -63,9 +63,11 @@ def rectifier_and_remainder(mean: Tensor, variance: Tensor, table: Remainder) ->
     base = hinge(mean, variance)
     inverse = torch.rsqrt(variance)
     scale = inverse / SQRT_2PI
+    far = 1e3 * variance.sqrt()
+    centre = torch.clamp(mean, -far, far)  # the bell is zero there, but its derivatives would overflow
 
     def bell(x: Tensor) -> tuple[Tensor, Tensor]:
-        z = (x - mean) * inverse
+        z = (x - centre) * inverse
         return z, torch.exp(-0.5 * z * z)
 
     def integrals(x: Tensor, of_first: Tensor, of_second: Tensor) -> tuple[Tensor, ...]:
@@ -90,6 +92,6 @@ def rectifier_and_remainder(mean: Tensor, variance: Tensor, table: Remainder) ->
             pairs.append((of_mean + by_first, of_variance))
         return tuple(pairs)
 
-    spread = base.variance + second - first * (2 * base.mean + first)
+    spread = base.variance + second - (2 * first * base.mean + first * first)
     # negative only far out in the left tail, where all terms are below the rounding of one another
     return Moments(base.mean + first, spread.clamp(min=0.0), partials)

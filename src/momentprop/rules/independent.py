@@ -71,6 +71,8 @@ def _multiplied(call: Call) -> Any:
     if x is y and operation.itself is not None:
         return operation.itself(x)
     loc = call.on(*(value.loc for value in call.values))
+    if operation.pointwise is not None:
+        return x.of(loc, _at_one_place(x, y).to(loc.dtype))
     square = operation.homogeneous(call)
     numbers = {name: square.given(name) ** 2 for name in operation.numbers if square.given(name) is not None}
     summands = {name: square.given(name) for name in operation.summands if square.given(name) is not None}
@@ -81,6 +83,12 @@ def _multiplied(call: Call) -> Any:
     variance = square.replaced({**by_first, **numbers, **spreads}).on()
     variance = variance + square.replaced({**by_second, **numbers, **nothing}).on()
     return x.of(loc, variance.to(loc.dtype))
+
+
+def _at_one_place(x: Any, y: Any) -> torch.Tensor:
+    """Return the variance of a product of elements, in an order in which no square overflows before its product."""
+    own = y.loc * (y.loc * x.variance) + x.loc * (x.loc * y.variance)
+    return own + x.variance * y.variance
 
 
 @rule(Kind.ELEMENTWISE, on=Normal)

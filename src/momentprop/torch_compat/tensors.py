@@ -18,7 +18,7 @@ _cdata = known(
 _base = known(
     "torch.Tensor._base",
     otherwise=None,
-    loses="gradients stop at a plain tensor that a value is written into a view of",
+    loses="gradients stop at plain tensors whose views values are written into",
 )
 
 

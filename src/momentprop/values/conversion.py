@@ -1,5 +1,6 @@
 """Conversion of values and tensors to values of another type."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -33,13 +34,16 @@ def as_type(x: Any, wanted: type[Value]) -> Any:
     )
 
 
-def as_values(tree: Any, wanted: type[Value]) -> Any:
-    """Replace the floating-point tensors of a structure by values of a type, if it can hold what is certain."""
+def as_values(tree: Any, wanted: type[Value], seen: Callable[[Any], Any] = seen) -> Any:
+    """Replace the floating-point tensors of a structure by values of a type, if it can hold what is certain.
+
+    `seen` returns the value that a plain tensor has become in a pass, by default in the one that is running.
+    """
     if wanted.certain.__func__ is Value.certain.__func__:  # type: ignore[attr-defined]
         return tree
 
     def converted(x: Any) -> Any:
-        x = seen(x)  # a plain tensor may have become a value
+        x = seen(x)
         return wanted.certain(x) if is_floating(x) else x
 
     return mapped(converted, tree)

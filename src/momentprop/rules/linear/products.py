@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from momentprop.dispatch import Call, Kind, Operand, rule
-from momentprop.dispatch.kinds import squared
 from momentprop.dispatch.registry import bilinear, composite, linear, torch_function
 from momentprop.rules.attention.notes import attended, note_factors
 from momentprop.rules.elementwise.expressions import follows
@@ -133,7 +132,8 @@ def quotient(call: Call, variance: Tensor) -> Tensor:
     Error: exact
     Source: paper, eq. linear
     """
-    return torch.div(variance, squared(call.given("other"), variance))
+    divisor = call.given("other")
+    return torch.div(torch.div(variance, divisor), divisor)  # a square may overflow or vanish
 
 
 @rule("div", on=Normal)

@@ -76,14 +76,14 @@ def _gather_adaptive(sizes: list[tuple[int, int]]) -> Gather:
     return gather
 
 
-def _pooled(input: Normal, gather: Gather) -> Normal:
+def _pooled(input: Normal, gather: Gather, memory_format: torch.memory_format) -> Normal:
     kernel = comparison(input)
 
     def windowed(mean: Tensor, variance: Tensor) -> Moments:
         return kernel(gather(mean, -torch.inf), gather(variance, 0.0))
 
     mean, variance = fused(windowed, None, input.loc, input.variance)
-    return input.of(mean.contiguous(memory_format=memory_format_of(input.loc)), variance)
+    return input.of(mean.contiguous(memory_format=memory_format), variance)
 
 
 def _refuse_indices(op: str) -> NoReturn:
@@ -105,7 +105,8 @@ def _register_pool(op: str, dims: int) -> None:
         given = (kernel_size, kernel_size if stride is None or stride == [] else stride, padding, dilation)
         kernels, strides, paddings, dilations = (per_dim(size, dims) for size in given)
         settings = zip(input.shape[-dims:], kernels, strides, paddings, dilations, strict=True)
-        return _pooled(input, _gather_sliding([_sliding(*setting, ceil_mode=ceil_mode) for setting in settings]))
+        gather = _gather_sliding([_sliding(*setting, ceil_mode=ceil_mode) for setting in settings])
+        return _pooled(input, gather, memory_format_of(input.loc))
 
     _register(op, dims, pool, "the largest of each window")
 
@@ -116,7 +117,8 @@ def _register_adaptive_pool(op: str, dims: int) -> None:
             _refuse_indices(op)
         asked = list(output_size) if isinstance(output_size, Sequence) else [output_size] * dims
         sizes = input.shape[-dims:]
-        return _pooled(input, _gather_adaptive([(n, n if m is None else m) for n, m in zip(sizes, asked, strict=True)]))
+        gather = _gather_adaptive([(n, n if m is None else m) for n, m in zip(sizes, asked, strict=True)])
+        return _pooled(input, gather, torch.contiguous_format if dims == 3 else memory_format_of(input.loc))
 
     _register(op, dims, pool, "the largest of each adaptive window")
 

@@ -1,6 +1,6 @@
 """Many architectures of `transformers` in tiny configurations: that they run, and roughly how well.
 
-They have random weights of variance 1/fan-in, as those in `hub`. `python -m tests.architectures zoo` writes their table.
+Their random weights are of variance 1/fan-in, as in `hub`. `python -m tests.architectures zoo` writes their table.
 """
 
 from collections.abc import Callable
@@ -23,8 +23,15 @@ _GPT = {"vocab_size": 100, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions
 _EXPERTS = {**_GROUPED, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _STATES = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}
 _BOTH = {
-    **{"vocab_size": 100, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4},
-    **{"decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 64},
+    "vocab_size": 100,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "max_position_embeddings": 64,
     **_ENDS,
     "decoder_start_token_id": 1,
 }
@@ -32,14 +39,28 @@ _T5 = {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2,
 _VISION = {**_SIZE, "image_size": 32, "patch_size": 8}
 _STAGES = {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]}
 _AUDIO = {
-    **{**_SIZE, "vocab_size": 20, "conv_dim": (16, 16, 16), "conv_stride": (5, 2, 2), "conv_kernel": (10, 3, 3)},
-    **{"num_feat_extract_layers": 3, "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 4},
+    **_SIZE,
+    "vocab_size": 20,
+    "conv_dim": (16, 16, 16),
+    "conv_stride": (5, 2, 2),
+    "conv_kernel": (10, 3, 3),
+    "num_feat_extract_layers": 3,
+    "num_conv_pos_embeddings": 8,
+    "num_conv_pos_embedding_groups": 4,
     "apply_spec_augment": False,
 }
 _SERIES = {
-    **{"prediction_length": 6, "context_length": 24, "lags_sequence": [1, 2, 3], "num_time_features": 2},
-    **{"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2},
-    **{"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32},
+    "prediction_length": 6,
+    "context_length": 24,
+    "lags_sequence": [1, 2, 3],
+    "num_time_features": 2,
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
 }
 _PATCHES = {"num_input_channels": 2, "context_length": 24, "patch_length": 6, "patch_stride": 6}
 _RESNET = {"model_type": "resnet", "embedding_size": 8, "out_features": ["stage4"], **_STAGES}
@@ -112,7 +133,7 @@ ZOO = [
     # state spaces, recurrence, and attention in windows: they write values into buffers
     Tiny("Mamba", "mamba", _STATES),
     Tiny("Mamba-2", "mamba2", {**_STATES, "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 8}),
-    Tiny("FalconMamba", "falcon_mamba", _STATES),
+    Tiny("FalconMamba", "falcon_mamba", {**_STATES, "state_size": 16, "time_step_rank": 16}),
     Tiny("RWKV", "rwkv", {**_STATES, "attention_hidden_size": 32, "intermediate_size": 64}),
     Tiny("RecurrentGemma", "recurrent_gemma", {**_GROUPED, "lru_width": 32, "attention_window_size": 8}),
     Tiny("LFM2", "lfm2", {**_GROUPED, "full_attn_idxs": [1]}),
@@ -220,7 +241,7 @@ REFUSED = {
 
 
 class Found(NamedTuple):
-    """What was measured: the errors of AP1, and of AP2 at variance 1e-10, relative to the largest output; the accuracy."""
+    """The errors of AP1, and of AP2 at variance 1e-10, relative to the largest output, and the accuracy of AP2."""
 
     parameters: int
     ap1: float

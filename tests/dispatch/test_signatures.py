@@ -245,13 +245,13 @@ def test_a_tensor_to_write_to_is_refused() -> None:
         lambda: torch.exp(x, out=given),
         lambda: torch.sum(x, 0, out=given),
     ):
-        with pytest.raises(MissingRule, match="was given `out`, a tensor that cannot hold a random Normal: assign"):
+        with pytest.raises(MissingRule, match=r"was given `out`, a tensor that cannot hold a random Normal: assign"):
             call()
     assert not given.any()
     assert torch.equal(torch.add(Mean(torch.ones(2)), 1.0, out=given).loc, given)  # a mean is a tensor
 
 
 def test_native_functions_that_return_indices_too_are_refused() -> None:
-    with pytest.raises(MissingRule, match="also returns indices: write `torch.nn.functional.adaptive_max_pool1d`"):
+    with pytest.raises(MissingRule, match=r"also returns indices: write `torch.nn.functional.adaptive_max_pool1d`"):
         torch.adaptive_max_pool1d(Normal(torch.ones(1, 1, 4), 0.1), 2)  # type: ignore[arg-type]
     assert F.adaptive_max_pool1d(Normal(torch.ones(1, 1, 4), 0.1), 2).shape == (1, 1, 2)  # type: ignore[arg-type]

@@ -152,7 +152,7 @@ def test_what_holds_no_tensor_is_not_copied() -> None:
 
 
 def test_tensors_in_what_cannot_be_copied_are_refused() -> None:
-    with pytest.raises(TypeError, match="attributes first that cannot be copied.*return the tensors in a tuple"):
+    with pytest.raises(TypeError, match=r"attributes first that cannot be copied.*return the tensors in a tuple"):
         propagate(Uncopied, torch.ones(2), input_variance=0.1, method="sample", samples=3)
 
 

@@ -1,6 +1,6 @@
 """Torch's other words for the parameters of an operation.
 
-Some native functions share their name with a function of `torch.nn.functional` but not its parameters: `torch.embedding`
+Some native functions share the name of a function of `torch.nn.functional`, but not its parameters: `torch.embedding`
 takes the weight first, and the switch of `torch.dropout` is `train`. Native functions also take the names of numpy, as
 in `torch.amax(x, axis=1)`. Rules and the table know one set of words, and calls are brought into it here.
 """

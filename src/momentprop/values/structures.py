@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.values.base import Value
 
-_UNOPENED = (str, bytes, int, float, complex, enum.Enum, torch.dtype, torch.device, torch.Size, torch.Generator)
-_CODE = (nn.Module, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+_CLOSED = (
+    *(str, bytes, int, float, complex, enum.Enum, torch.dtype, torch.device, torch.Size, torch.Generator),
+    *(nn.Module, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType),
+)  # what holds no tensor, and code
 
 
 def leaves_of(structure: Any) -> list[Any]:
@@ -57,7 +59,7 @@ class _Copy:
         self.met: set[int] = set()  # the objects that were met again
 
     def of(self, part: Any) -> Any:
-        if part is None or isinstance(part, _UNOPENED) or isinstance(part, _CODE):
+        if part is None or isinstance(part, _CLOSED):
             return part
         if id(part) in self.made:
             self.met.add(id(part))

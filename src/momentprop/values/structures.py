@@ -98,7 +98,8 @@ def _taken_apart(part: Any) -> tuple[list[Any], Any, Callable[[list[Any]], Any]]
 
 def _dictionary(part: dict[Any, Any]) -> tuple[list[Any], Any, Callable[[list[Any]], Any]]:
     """Take a dictionary apart; a subclass may keep its items as attributes too, as those of Hugging Face do."""
-    state, empty = _state(part), type(part).__new__(type(part))
+    state: dict[str, Any] = _state(part)
+    empty: Any = type(part).__new__(type(part))
     if isinstance(part, defaultdict):
         empty.default_factory = part.default_factory
     put = OrderedDict.__setitem__ if isinstance(part, OrderedDict) else dict.__setitem__

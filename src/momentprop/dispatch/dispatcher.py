@@ -14,7 +14,7 @@ from torch.overrides import handle_torch_function
 from momentprop.dispatch.call import Call
 from momentprop.dispatch.context import Context, current
 from momentprop.dispatch.memory import as_before
-from momentprop.dispatch.natives import WORDS, in_our_words, refuse_out
+from momentprop.dispatch.natives import WORDS, in_our_words
 from momentprop.dispatch.operand import Operand, values_in
 from momentprop.dispatch.place import where
 from momentprop.dispatch.rule_table import made, operation_named, resolve
@@ -100,8 +100,6 @@ def dispatch(
     operation = operation_named(op)
     ordered, named = args, kwargs
     if kwargs or op in WORDS:  # torch's words may not be those of the rules
-        if on.needs_rules:
-            refuse_out(op, on, kwargs)
         ordered, named = in_our_words(function, operation, args, kwargs)
     if reflected:
         ordered = ordered[::-1]

@@ -10,7 +10,6 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from momentprop.dispatch.operand import MissingRule
 from momentprop.dispatch.place import where as place
@@ -31,6 +30,7 @@ _ORDER = {  # of the parameters of the native function, where it is not that of 
     "batch_norm": "input weight bias running_mean running_var training momentum eps cudnn_enabled",
     "binary_cross_entropy_with_logits": "input target weight pos_weight reduction",
     "cosine_embedding_loss": "input1 input2 target margin reduction",
+    "ctc_loss": "log_probs targets input_lengths target_lengths blank reduction zero_infinity",
     "embedding": "weight input padding_idx scale_grad_by_freq sparse",
     "group_norm": "input num_groups weight bias eps cudnn_enabled",
     "hinge_embedding_loss": "input target margin reduction",
@@ -42,12 +42,12 @@ _ORDER = {  # of the parameters of the native function, where it is not that of 
     "triplet_margin_loss": "anchor positive negative margin p eps swap reduction",
 }
 
-_NATIVE = {"ctc_loss": (), **{op: tuple(names.split()) for op, names in _ORDER.items()}}
+_NATIVE = {op: tuple(names.split()) for op, names in _ORDER.items()}
 _IGNORED = ("cudnn_enable", "cudnn_enabled")
 _REDUCTIONS = ("none", "mean", "sum")  # what the numbers of native functions mean
 _MORE = ("adaptive_max_pool1d", "embedding_bag")  # native functions that return indices too, which would be random
 
-WORDS = frozenset((*_RENAMED, *_NATIVE, *_MORE, "where"))
+WORDS = frozenset((*_RENAMED, *_NATIVE, *_MORE))
 """The operations whose calls may need other words even without a keyword."""
 
 
@@ -66,21 +66,10 @@ def in_our_words(
         return args, {name: _word(name, given) for name, given in kwargs.items() if name not in _IGNORED}
     if native and op in _MORE and getattr(torch, op) is function:
         raise MissingRule(f"`torch.{op}` at {place()} also returns indices: write `torch.nn.functional.{op}`")
-    if function is Tensor.where:  # the method of the tensor that is chosen from
-        return (), {**dict(zip(("input", "condition", "other"), args, strict=False)), **kwargs}
     for alias in kwargs:
         if native and alias in _NUMPY and alias not in operation.positions:
             renamed = {**renamed, alias: _NUMPY[alias]}
     return args, _named(kwargs, renamed)
-
-
-def refuse_out(op: str, kind: type[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse a tensor to write to, which cannot hold a random value."""
-    if kwargs.get("out") is not None:
-        raise MissingRule(
-            f"{op!r} at {place()} was given `out`, a tensor that cannot hold a random {kind.__name__}: assign the "
-            "result instead"
-        )
 
 
 def _named(kwargs: Mapping[str, Any], renamed: Mapping[str, str]) -> Mapping[str, Any]:

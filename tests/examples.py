@@ -70,6 +70,11 @@ def _attention(x: Any) -> Any:
     )
 
 
+def _grouped(x: Any) -> Any:
+    """Two groups of rows, with a matrix each."""
+    return F.grouped_mm(x, constant(2, 4, 4), offs=torch.tensor([2, 6], dtype=torch.int32))
+
+
 def _recurrent(gates: int) -> list[Tensor]:
     return [constant(gates * 3, 6), constant(gates * 3, 3), constant(gates * 3), constant(gates * 3)]
 
@@ -120,6 +125,7 @@ EXAMPLES: dict[str, Example] = {
     "addmv": Example(lambda x: torch.addmv(constant(4), x, constant(6))),
     "addr": Example(lambda x: torch.addr(constant(5, 2), x, constant(2)), (5,)),
     "addbmm": Example(lambda x: torch.addbmm(constant(3, 2), x, constant(2, 8, 2)), LINE),
+    "_grouped_mm": Example(_grouped, (6, 4)),
     "baddbmm": Example(lambda x: torch.baddbmm(constant(3, 2), x, constant(2, 8, 2)), LINE),
     "einsum": Example(lambda x: torch.einsum("ij,kj->ik", x, constant(3, 6))),
     "tensordot": Example(lambda x: torch.tensordot(x, constant(6, 2), 1)),
@@ -199,7 +205,12 @@ EXAMPLES: dict[str, Example] = {
     "log_softmax": Example(lambda x: torch.log_softmax(x, -1)),
     "logsumexp": Example(lambda x: torch.logsumexp(x, 1)),
     "class_posterior": Example(functional.class_posterior),
+    # choices
     "argmax": Example(lambda x: x.argmax(-1)),
+    "argmin": Example(lambda x: x.argmin(-1)),
+    "argsort": Example(lambda x: x.argsort(-1)),
+    "sort": Example(lambda x: list(x.sort(-1))),
+    "topk": Example(lambda x: list(x.topk(2))),
     # losses
     "cross_entropy": Example(lambda x: F.cross_entropy(x, labels(6, 4), label_smoothing=0.1)),
     "nll_loss": Example(lambda x: F.nll_loss(x, labels(6, 4))),
@@ -343,6 +354,10 @@ EXAMPLES: dict[str, Example] = {
     "type": Example(lambda x: x.type(torch.float32)),
     "type_as": Example(lambda x: x.type_as(constant(2).float())),
     # plain tensors made after a value
+    "is_complex": Example(torch.is_complex),
+    "is_floating_point": Example(torch.is_floating_point),
+    "is_signed": Example(torch.is_signed),
+    "numel": Example(torch.numel),
     "isfinite": Example(torch.isfinite),
     "isinf": Example(torch.isinf),
     "isnan": Example(torch.isnan),
@@ -402,6 +417,7 @@ OTHERWISE: dict[tuple[str, type], Example] = {
 }
 
 NOT_TRACED = {
+    "_grouped_mm": "torch traces it for tensors only",
     "_nested_tensor_from_mask_left_aligned": "torch traces it for tensors only",
     "alias": "torch has no public function of this name",
     "_pack_padded_sequence": "its lengths are data",

@@ -14,6 +14,7 @@ from momentprop.undoing import leaves_no_trace
 from momentprop.values import Categorical, Estimate, Fitted, Logistic, Mean, Normal, Sample, Value
 from momentprop.values.conversion import is_value
 from momentprop.values.independent import Independent
+from momentprop.values.structures import leaves_of, mapped
 
 Method = Literal["ap1", "ap2", "sample"]
 Family = Literal["normal", "logistic", "fitted"]
@@ -115,14 +116,13 @@ def _type_given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> type[Value]:
 
 def _estimated(run: Callable[[], Any], samples: int, together: bool) -> Any:
     """Return the result of many runs, with an `Estimate` in the place of every draw."""
-    kept: list[tuple[list[Any], Any]] = []
+    kept: list[Any] = []
 
     def draw() -> list[Tensor]:
-        leaves, structure = pytree.tree_flatten(run(), is_leaf=is_value)
+        output = run()
         if not kept:
-            kept.append((leaves, structure))
-        return [leaf.loc for leaf in leaves if isinstance(leaf, Sample)]
+            kept.append(output)
+        return [leaf.loc for leaf in leaves_of(output) if isinstance(leaf, Sample)]
 
     estimates = iter(stream(draw, samples, together=together))
-    leaves, structure = kept[0]
-    return pytree.tree_unflatten([next(estimates) if isinstance(leaf, Sample) else leaf for leaf in leaves], structure)
+    return mapped(lambda leaf: next(estimates) if isinstance(leaf, Sample) else leaf, kept[0])

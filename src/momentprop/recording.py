@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.replica import Replica
 from momentprop.values import Statistics, Value
-from momentprop.values.conversion import as_values, copied, is_value
+from momentprop.values.conversion import as_values, copied
+from momentprop.values.structures import mapped
 
 
 class Recording:
@@ -52,7 +52,7 @@ class Recording:
 
 
 def _copies(path: str, tree: Any) -> Any:
-    return pytree.tree_map(copied, tree, is_leaf=is_value)
+    return mapped(copied, tree)
 
 
 def _recorded_paths(model: Callable[..., Any], record: bool | Sequence[str]) -> list[str]:

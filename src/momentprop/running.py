@@ -1,6 +1,7 @@
 """A model made ready for a method: its arguments, what is random in it, and the passes that are run."""
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import threading
@@ -22,6 +23,7 @@ from momentprop.torch_compat.replica import Replica
 from momentprop.undoing import leaves_no_trace, undo_at_the_end, undo_now
 from momentprop.values import Normal, Sample, Value
 from momentprop.values.conversion import as_type, as_values, copied, is_floating, is_value
+from momentprop.values.structures import CLOSED, leaves_of, mapped
 
 Pass = Callable[[], tuple[Any, dict[str, Any]]]
 """Runs a model once, and gives its output and what was recorded."""
@@ -152,9 +154,20 @@ class _Inputs:
 
     def of_type(self, kind: type[Value]) -> Any:
         """Return copies of the arguments, with values of this type; one that is given twice remains one."""
-        copies = {id(leaf): leaf.clone() for leaf in self.leaves if isinstance(leaf, Tensor)}
-        copies |= {id(leaf): as_type(leaf, kind).copied() for leaf in self.leaves if is_value(leaf)}
-        return pytree.tree_unflatten([copies.get(id(leaf), leaf) for leaf in self.leaves], self.structure)
+        copies: dict[int, Any] = {}
+        for leaf in self.leaves:
+            if id(leaf) not in copies:
+                copies[id(leaf)] = as_type(leaf, kind).copied() if is_value(leaf) else _copied(leaf)
+        return pytree.tree_unflatten([copies[id(leaf)] for leaf in self.leaves], self.structure)
+
+
+def _copied(x: Any) -> Any:
+    """Return a copy of an argument that is not a value: of a tensor, or of an object to which a model may write."""
+    if isinstance(x, Tensor):
+        return x.clone()
+    if x is None or isinstance(x, CLOSED) or torch.compiler.is_compiling():
+        return x
+    return mapped(copied, x) if leaves_of(x) else copy.deepcopy(x)
 
 
 def _keeps_statistics(module: nn.Module) -> bool:
@@ -163,7 +176,7 @@ def _keeps_statistics(module: nn.Module) -> bool:
 
 def _is_plain(x: Any, seen: Callable[[Any], Any]) -> bool:
     """Return whether no value is in something, nor a tensor that has become one in the pass."""
-    return not any(is_value(seen(leaf)) for leaf in pytree.tree_leaves(x, is_leaf=is_value))
+    return not any(is_value(seen(leaf)) for leaf in leaves_of(x))
 
 
 def _let_noise_act(replica: Replica) -> None:

@@ -2,6 +2,7 @@
 
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.architectures.measure import (
     gradients,
     plain_gradients,
 )
+from tests.architectures.zoo import ZOO, measured
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "architectures.md"
 DRAWS = 1000
@@ -82,6 +84,16 @@ def limits_table() -> Iterator[str]:
         )
 
 
+def zoo_table() -> Iterator[str]:
+    yield from _head("network | parameters | AP1 | variance 1e-10 | ε<sub>mean</sub> AP2 | ε<sub>std</sub>")
+    for tiny in ZOO:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            found = measured(tiny)
+        limits = [f"{error:.0e}" if error else "0" for error in (found.ap1, found.tiny)]
+        yield _row(tiny, f"{found.parameters:,}", *limits, f"{found.mean:.2f}", f"{found.std:.2f}")
+
+
 def _compiled(architecture: Architecture) -> str:
     try:
         error = compiled_error(architecture)
@@ -90,7 +102,7 @@ def _compiled(architecture: Architecture) -> str:
     return f"equal, {error:.0e}" if error else "equal"
 
 
-TABLES = {"noise": noise_table, "dropout": dropout_table, "limits": limits_table}
+TABLES = {"noise": noise_table, "dropout": dropout_table, "limits": limits_table, "zoo": zoo_table}
 
 
 def main(names: Sequence[str]) -> None:

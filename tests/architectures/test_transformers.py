@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from momentprop import Mean, Normal
+from momentprop import Mean, Normal, propagate
 from tests.rules.attention.inputs import MASKS, deviations, draws_of, moments, seeded
 
 MULTI_HEAD: dict[str, dict[str, Any]] = {
@@ -52,6 +53,23 @@ def test_multi_head_attention_is_torchs_where_certain(options: str, call: str) -
             assert torch.allclose(found.loc, expected, atol=2e-6)
             assert torch.allclose(of_mean.loc, expected, atol=2e-6)
             assert not found.variance.any()
+
+
+def test_multi_head_attention_takes_a_random_mask() -> None:
+    """As WavLM does, whose positions are weighed by a gate."""
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(16, 4).eval()
+    x, mask = torch.randn(5, 2, 16), torch.randn(5, 5)
+
+    def attention(x: Any, mask: Any) -> Any:
+        projections = layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.0, *layer.out_proj.parameters()
+        return F.multi_head_attention_forward(x, x, x, 16, 4, *projections, False, attn_mask=mask)[0]
+
+    for kind in (Mean, lambda part: Normal(part, 0.0)):
+        assert torch.allclose(propagate(attention, kind(x), kind(mask)).loc, attention(x, mask), atol=2e-6)
+    sure, unsure = (propagate(attention, x, Normal(mask, variance)) for variance in (0.0, 0.5))
+    assert not sure.variance.any()
+    assert (unsure.variance > 0).all()
 
 
 def test_unbatched_self_attention_with_its_fast_path_declined() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from momentprop.torch_compat import pytrees as pytree
 from momentprop.values import Value
+from momentprop.values.structures import leaves_of
 
 
 def name_of_output(model: Any) -> str:
@@ -27,8 +27,7 @@ def leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
         for index, item in enumerate(tree):
             yield from leaves(item, f"{name}[{index}]")
     elif not isinstance(tree, Tensor):
-        found = pytree.tree_leaves(tree, is_leaf=lambda x: isinstance(x, Value))
-        values = [value for value in found if isinstance(value, Value)]
+        values = [value for value in leaves_of(tree) if isinstance(value, Value)]
         yield from ((f"{name}[{index}]", value) for index, value in enumerate(values))
 
 

@@ -14,6 +14,7 @@ from torch.overrides import handle_torch_function
 from momentprop.dispatch.call import Call
 from momentprop.dispatch.context import Context, current
 from momentprop.dispatch.memory import as_before
+from momentprop.dispatch.natives import WORDS, in_our_words
 from momentprop.dispatch.operand import Operand, values_in
 from momentprop.dispatch.place import where
 from momentprop.dispatch.rule_table import made, operation_named, resolve
@@ -97,8 +98,12 @@ def dispatch(
                 refuse_lost_gradients(values, where)
                 break
     operation = operation_named(op)
-    ordered = args[::-1] if reflected else args
-    call = Call(operation, ordered, kwargs, values)
+    ordered, named = args, kwargs
+    if kwargs or op in WORDS:  # torch's words may not be those of the rules
+        ordered, named = in_our_words(function, operation, args, kwargs)
+    if reflected:
+        ordered = ordered[::-1]
+    call = Call(operation, ordered, named, values)
     found = resolve(op, on, call if on.needs_rules else None)
     if found is None:
         return _without_rule(call, function, args, kwargs, on, context)

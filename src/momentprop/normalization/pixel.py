@@ -10,9 +10,9 @@ from torch import nn
 from momentprop.dispatch.context import suspended
 from momentprop.recording import Recording
 from momentprop.rules.statistics.mixing import as_pixel, channels_of
-from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.replica import Replica
-from momentprop.values import Statistics, Value
+from momentprop.values import Statistics
+from momentprop.values.structures import mapped
 
 _SPATIAL = {
     1: (nn.Conv1d, nn.ConvTranspose1d),
@@ -40,12 +40,12 @@ def dataset_statistics(model: nn.Module, statistics: Statistics) -> dict[str, An
             normalizations, elementwise operations, noise. Attention and recurrence have none.
         statistics: the statistics of the inputs, from `input_statistics`.
     """
-    recording = Recording(model, Statistics, True, lambda _, tree: pytree.tree_map(_channels, tree, is_leaf=_is_value))
+    recording = Recording(model, Statistics, True, lambda _, tree: mapped(_channels, tree))
     replica = Replica(model)
     replica.own_buffers()  # so that no batch is counted
     with recording.on(replica), suspended():
         output = replica.model(as_input(model, statistics))
-    return {**recording.values, "": pytree.tree_map(_channels, output, is_leaf=_is_value)}
+    return {**recording.values, "": mapped(_channels, output)}
 
 
 def as_input(model: nn.Module, statistics: Any) -> Statistics:
@@ -72,10 +72,6 @@ def spatial_dims(model: nn.Module, channels: int) -> int:
         if isinstance(module, nn.Linear):
             return 0 if module.in_features == channels else 2  # the flattened pixels of an image
     return 0
-
-
-def _is_value(x: Any) -> bool:
-    return isinstance(x, Value)
 
 
 def _channels(x: Any) -> Any:

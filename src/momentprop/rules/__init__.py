@@ -41,6 +41,7 @@ from momentprop.rules.noise import dropout as _noise_dropout
 from momentprop.rules.noise import stochastic_units as _noise_stochastic_units
 from momentprop.rules.reductions import angle as _reductions_angle
 from momentprop.rules.reductions import categorical as _reductions_categorical
+from momentprop.rules.reductions import choices as _reductions_choices
 from momentprop.rules.reductions import dispersion as _reductions_dispersion
 from momentprop.rules.reductions import linear_posterior as _reductions_linear_posterior
 from momentprop.rules.reductions import logsumexp as _reductions_logsumexp

@@ -23,7 +23,8 @@ def opened(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _copied(function: types.FunctionType) -> types.FunctionType:
-    hooks = dict.fromkeys((name for name in function.__globals__ if name.startswith("has_torch_function")), _declines)
+    hooks: dict[str, Any] = {name: _declines for name in function.__globals__ if name.startswith("has_torch_function")}
+    hooks["_none_or_dtype"] = _dtype  # of attention, whose mask may be a value
     copy = types.FunctionType(
         function.__code__,
         {**function.__globals__, **hooks},
@@ -39,6 +40,11 @@ def _copied(function: types.FunctionType) -> types.FunctionType:
 def _declines(*_: Any) -> bool:
     """Tell the copy that no argument overrides it."""
     return False
+
+
+def _dtype(given: Any) -> Any:
+    """Return the type of the elements of a tensor or a value, or None."""
+    return getattr(given, "dtype", None)
 
 
 def _hands_over(copy: Callable[..., Any]) -> bool:

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from momentprop.dispatch.context import seen
-from momentprop.torch_compat import pytrees as pytree
 from momentprop.values.base import Value
 from momentprop.values.categorical import Categorical
 from momentprop.values.certain import Certain, Sample
 from momentprop.values.independent import Independent
+from momentprop.values.structures import mapped
 from momentprop.values.uncertain import Uncertain
 
 
@@ -43,7 +43,7 @@ def copied(x: Any) -> Any:
 
 
 def as_values(tree: Any, wanted: type[Value], seen: Callable[[Any], Any] = seen) -> Any:
-    """Replace the floating-point tensors of a tree by values of the wanted type, if it can hold what is certain.
+    """Replace the floating-point tensors of a structure by values of a type, if it can hold what is certain.
 
     `seen` returns the value that a plain tensor has become in a pass, by default in the one that is running.
     """
@@ -54,7 +54,7 @@ def as_values(tree: Any, wanted: type[Value], seen: Callable[[Any], Any] = seen)
         x = seen(x)
         return wanted.certain(x) if is_floating(x) else x
 
-    return pytree.tree_map(converted, tree, is_leaf=is_value)
+    return mapped(converted, tree)
 
 
 def is_value(x: Any) -> bool:

@@ -43,3 +43,18 @@ def _register_question(op: str, combine: Callable[[Tensor, Tensor], Tensor]) -> 
 _register_question("isnan", torch.logical_or)
 _register_question("isinf", torch.logical_or)
 _register_question("isfinite", torch.logical_and)
+
+
+def _register_property(op: str) -> None:
+    function: Callable[[Tensor], Any] = getattr(torch, op)
+
+    def tell(input: Any) -> Any:
+        return function(getattr(input, input.components[0]))
+
+    tell.__name__ = op
+    tell.__doc__ = f"The answer of `{op}` for the components.\n\nError: exact\nSource: definition"
+    plain(op, on=Value)(tell)
+
+
+for _op in ("is_complex", "is_floating_point", "is_signed", "numel"):
+    _register_property(_op)

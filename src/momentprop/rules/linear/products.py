@@ -11,7 +11,7 @@ from torch import Tensor
 
 from momentprop.dispatch import Call, Kind, Operand, rule
 from momentprop.dispatch.kinds import squared
-from momentprop.dispatch.registry import bilinear, composite, linear
+from momentprop.dispatch.registry import bilinear, composite, linear, torch_function
 from momentprop.dispatch.rule_table import operation_named
 from momentprop.rules.attention.notes import attended, note_factors
 from momentprop.rules.elementwise.expressions import follows
@@ -68,6 +68,20 @@ def tensordot(a: Random, b: Random, dims: Any = 2, out: None = None) -> Any:
         return torch.tensordot(mean_of(a), mean_of(b), dims)
     a, b = (x.sum(dim=own, keepdim=True) if own else x for x, own in ((a, long_a), (b, long_b)))
     return torch.tensordot(a, b, dims)
+
+
+def _by_groups(input: Tensor, mat2: Tensor, offs: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
+    """Multiply groups of rows, which end at `offs`, by a matrix each; torch has no kernel for float64."""
+    if input.dtype is not torch.float64 or input.ndim != 2 or mat2.ndim != 3 or offs is None:
+        return torch_function("_grouped_mm")(input, mat2, offs, *args, **kwargs)  # type: ignore[no-any-return]
+    rows = torch.arange(len(input), device=input.device, dtype=offs.dtype)
+    return torch.einsum("nk,nkm->nm", input, mat2[torch.searchsorted(offs, rows, right=True)])
+
+
+bilinear(
+    "_grouped_mm", on=Normal, plain=_by_groups, parameters="input mat2 offs bias out_dtype", factors="input mat2",
+    summands=("bias",),
+)  # fmt: skip
 
 
 def _sum_of_squares(x: Any) -> Any:

@@ -139,7 +139,7 @@ def std_mean(
 
 @mixing("linalg_vector_norm", on=Normal)
 def linalg_vector_norm(
-    x: Normal,
+    input: Normal,
     ord: float | str | None = 2,
     dim: Dims = None,
     keepdim: bool = False,
@@ -154,7 +154,7 @@ def linalg_vector_norm(
     Error: 0.08; 0.02 for at least 16 elements
     Source: moments of a quadratic form in normal variables; Nakagami distribution
     """
-    value = converted("linalg_vector_norm", x, dtype)
+    value = converted("linalg_vector_norm", input, dtype)
     dims = _as_dims(dim)
     if ord is None or ord == "fro" or ord == 2:
         n = math.prod([value.shape[d] for d in dims]) if dims else value.loc.numel()
@@ -173,20 +173,20 @@ def norm(
     p: float | str | None = "fro",
     dim: Dims = None,
     keepdim: bool = False,
-    out: None = None,
+    out: torch.dtype | None = None,
     dtype: torch.dtype | None = None,
 ) -> Normal:
-    r"""Moments of a norm of the elements, as in `linalg_vector_norm`.
+    r"""Moments of a norm of the elements, as in `linalg_vector_norm`; the method has no `out` before the type.
 
     Error: 0.08; 0.02 for at least 16 elements
     Source: moments of a quadratic form in normal variables; Nakagami distribution
     """
-    return linalg_vector_norm(input, p, dim, keepdim, dtype=dtype)
+    return linalg_vector_norm(input, p, dim, keepdim, dtype=dtype if out is None else out)
 
 
 @mixing("linalg_norm", on=Normal)
 def linalg_norm(
-    A: Normal,
+    input: Normal,
     ord: float | str | None = None,
     dim: Dims = None,
     keepdim: bool = False,
@@ -199,10 +199,10 @@ def linalg_norm(
     Error: 0.08; 0.02 for at least 16 elements
     Source: moments of a quadratic form in normal variables; Nakagami distribution
     """
-    of_matrix = len(_as_dims(dim)) == 2 or (dim is None and A.ndim > 1)
+    of_matrix = len(_as_dims(dim)) == 2 or (dim is None and input.ndim > 1)
     if of_matrix and ord not in (None, "fro"):
         raise ValueError(f"a random matrix has a rule for the Frobenius norm only, but not for {ord!r}")
-    return linalg_vector_norm(A, ord, dim, keepdim, dtype=dtype)
+    return linalg_vector_norm(input, ord, dim, keepdim, dtype=dtype)
 
 
 @mixing("cosine_similarity", on=Normal)

@@ -1,0 +1,96 @@
+r"""Hard choices among the elements of a value: they are made by the means, once for all draws.
+
+Which elements are the largest is random, and an index cannot say so. The choice is that of the means, with a warning,
+and what is chosen keeps its own moments. It is right where no noise changes the choice. Where the winners are close,
+the largest of several is larger than AP2 says, and what comes of the other choices is left out of the variance.
+"""
+
+import warnings
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from momentprop.dispatch import where
+from momentprop.dispatch.registry import composite, plain
+from momentprop.values import Normal
+from momentprop.values.base import Value
+
+
+class Chosen(NamedTuple):
+    """The result of `topk` and `sort`: values, and the plain indices where they were."""
+
+    values: Any
+    indices: Tensor
+
+
+def _chosen(op: str, input: Any, indices: Tensor, dim: int) -> Chosen:
+    _warn(op, input)
+    return Chosen(input.gather(dim, indices), indices)
+
+
+def _warn(op: str, input: Any) -> None:
+    if torch.compiler.is_compiling():
+        return  # the compiled code would not warn
+    warnings.warn(
+        f"{op!r} on a random {type(input).__name__} at {where()} is a hard choice: it is made by the means, and the "
+        "variance of other choices is lost; method='sample' makes it anew for every draw",
+        stacklevel=2,
+    )
+
+
+@composite("topk", on=Value, along="dim")
+def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Chosen:
+    r"""The moments of the elements with the largest means, and their indices, as if the choice were certain.
+
+    Error: exact where noise does not change the choice
+    Source: definition
+    """
+    return _chosen("topk", input, input.loc.detach().topk(k, dim, largest, sorted).indices, dim)
+
+
+@composite("sort", on=Value, along="dim")
+def sort(input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Chosen:
+    r"""The moments of the elements in the order of their means, as if the order were certain.
+
+    Error: exact where noise does not change the order
+    Source: definition
+    """
+    return _chosen("sort", input, _order(input, dim, descending, stable), dim)
+
+
+@plain("argsort", on=Normal, along="dim")
+def argsort(input: Normal, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+    r"""The order of the means.
+
+    Error: exact where noise does not change the order
+    Source: definition
+    """
+    _warn("argsort", input)
+    return _order(input, dim, descending, stable)
+
+
+def _order(input: Any, dim: int, descending: bool, stable: bool) -> Tensor:
+    return torch.sort(input.loc.detach(), dim=dim, descending=descending, stable=stable).indices
+
+
+@plain("argmax", on=Normal, along="dim")
+def argmax(input: Normal, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    r"""The place of the largest mean.
+
+    Error: exact where noise does not change the place
+    Source: definition
+    """
+    _warn("argmax", input)
+    return input.loc.argmax(dim, keepdim)
+
+
+@plain("argmin", on=Normal, along="dim")
+def argmin(input: Normal, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    r"""The place of the smallest mean.
+
+    Error: exact where noise does not change the place
+    Source: definition
+    """
+    _warn("argmin", input)
+    return input.loc.argmin(dim, keepdim)

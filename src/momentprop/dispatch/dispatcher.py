@@ -13,6 +13,8 @@ from torch.overrides import handle_torch_function
 
 from momentprop.dispatch.call import Call
 from momentprop.dispatch.context import Context, current
+from momentprop.dispatch.dependence import warn_if_related
+from momentprop.dispatch.kinds import Kind
 from momentprop.dispatch.operand import Operand, values_in
 from momentprop.dispatch.place import where
 from momentprop.dispatch.rule_table import made, operation_named, resolve
@@ -157,6 +159,8 @@ def _applied(call: Call, found: tuple[Callable[..., Any], bool]) -> Any:
 
 
 def _called(call: Call, function: Callable[..., Any], takes_call: bool) -> Any:
+    if len(call.values) > 1 and call.operation.kind is Kind.MIXING and not call.operation.joint:
+        warn_if_related(call)
     result = function(call) if takes_call else function(*call.args, **call.kwargs)
     if call.operation.views:
         base = call.values[0]
@@ -190,4 +194,5 @@ def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Con
         for name in target.components:
             setattr(target, name, getattr(result, name))
         target.origin = result.origin  # type: ignore[misc]
+        target.elements = result.elements  # type: ignore[misc]
     return target

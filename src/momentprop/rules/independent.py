@@ -8,11 +8,15 @@ the independent terms of a sum add.
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from momentprop.dispatch import Call, Kind, MissingRule, rule, where
+from momentprop.dispatch.dependence import any_related, warn_dependent
+from momentprop.dispatch.elements import related, remember_move, share
 from momentprop.dispatch.rule_table import apply_kind, operation_named, order_of
 from momentprop.rules.attention.notes import keep_note
 from momentprop.rules.elementwise.expressions import remembering
+from momentprop.rules.shared import copies_within, covariance, product_correction
 from momentprop.values import Normal
 from momentprop.values.moments import mean_of, variance_of
 
@@ -26,6 +30,7 @@ def moved(call: Call) -> Any:
     if isinstance(loc, torch.Tensor):
         variance = variance.to(loc.dtype)
     result = values[0].assembled(loc, variance)
+    remember_move(call, result)
     if operation.converts:
         if result.device == values[0].device:
             result.remember(values[0].source)
@@ -39,8 +44,16 @@ def mapped(call: Call) -> Any:
     operation, values = call.operation, call.values
     if operation.pointwise is not None:
         return remembering(operation.pointwise, call, _pointwise)
+    if len(values) > 1 and any_related(values):
+        if operation.written_out is not None:
+            return operation.written_out(*call.args, **call.kwargs)
+        warn_dependent(call.op)
     loc = call.on(*(value.loc for value in values))
-    variance = operation.squares(call, *(value.variance for value in values))
+    variances = [value.variance for value in values]
+    if operation.adds_up and values[0].elements is not None:
+        copies = copies_within(values[0], operation.dims(call))
+        variances = variances if copies is None else [variances[0] * copies]
+    variance = operation.squares(call, *variances)
     return values[0].of(loc, variance.to(loc.dtype))
 
 
@@ -52,6 +65,11 @@ def _pointwise(call: Call) -> Any:
         slope = operation.homogeneous(call).on(*(torch.ones_like(value.loc) for value in values))
         return values[0].of(loc, values[0].variance * (slope * slope))
     variance = operation.squares(call, *(value.variance for value in values))
+    if len(values) == 2:
+        common = covariance(*values)
+        if common is not None:
+            slopes = [operation.homogeneous(call).on(*each) for each in ((1.0, 0.0), (0.0, 1.0))]
+            variance = variance + 2 * slopes[0] * slopes[1] * common
     return values[0].of(loc, variance.to(loc.dtype))
 
 
@@ -70,6 +88,10 @@ def _multiplied(call: Call) -> Any:
     x, y = call.given(first), call.given(second)
     if x is y and operation.itself is not None:
         return operation.itself(x)
+    if operation.pointwise is None and any_related(call.values):
+        result = _dependent(call, x, y)
+        if result is not None:
+            return result
     loc = call.on(*(value.loc for value in call.values))
     square = operation.homogeneous(call)
     numbers = {name: square.given(name) ** 2 for name in operation.numbers if square.given(name) is not None}
@@ -80,7 +102,39 @@ def _multiplied(call: Call) -> Any:
     by_second = {first: x.loc * x.loc, second: y.variance}
     variance = square.replaced({**by_first, **numbers, **spreads}).on()
     variance = variance + square.replaced({**by_second, **numbers, **nothing}).on()
+    if share(x, y):
+        loc, variance = _corrected(call, x, y, loc, variance)
     return x.of(loc, variance.to(loc.dtype))
+
+
+def _dependent(call: Call, x: Any, y: Any) -> Any:
+    """Return a product of dependent values by operations that follow them, or None where the products do not tell."""
+    operation = call.operation
+    if operation.written_out is not None:
+        return operation.written_out(*call.args, **call.kwargs)
+    if len(call.values) > 2 and any_related([value for value in call.values if value is not x and value is not y] + [x]):
+        warn_dependent(call.op)
+    if share(x, y) or not related(x, y):
+        return None
+    letters = None if operation.letters is None else operation.letters(call)
+    if letters is None or operation.summands or letters[0] != letters[1] or x.shape != y.shape:
+        warn_dependent(call.op)
+        return None
+    return (x * y).sum([letters[0].index(letter) for letter in letters[0] if letter not in letters[2]])
+
+
+def _corrected(call: Call, x: Any, y: Any, loc: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the moments of a product of factors that have elements in common, from those of independent ones."""
+    operation = call.operation
+    if operation.pointwise is not None:
+        common = covariance(x, y)
+        return loc + common, variance + common * (2 * x.loc * y.loc + common)
+    found = None if operation.letters is None else product_correction(operation.letters(call), x, y)
+    if found is None:
+        warn_dependent(call.op)
+        return loc, variance
+    gain = call.given("alpha", 1)
+    return (loc + gain * found[0]).to(loc.dtype), variance + gain**2 * found[1]
 
 
 @rule(Kind.ELEMENTWISE, on=Normal)

@@ -59,7 +59,7 @@ def maximum_over_dim(input: Normal, dim: int, method: Method | None = None, keep
     return result.unsqueeze(dim) if keepdim else result  # type: ignore[no-any-return]
 
 
-@mixing("maximum", on=Normal, pointwise=torch.maximum)
+@mixing("maximum", on=Normal, pointwise=torch.maximum, joint=True)
 @follows(torch.maximum)
 def maximum(input: Normal | Tensor, other: Normal | Tensor) -> Normal:
     r"""Moments of the larger of two independent variables: $\sigma'^2 = \sigma_1^2 R(a) + \sigma_2^2 R(-a)$.
@@ -89,7 +89,7 @@ def max_with_covariance(input: Normal, other: Normal, covariance: Tensor | float
     return input.of(*fused(larger, None, input.loc, input.variance, other.loc, other.variance, shared))
 
 
-@mixing("minimum", on=Normal, pointwise=torch.minimum)
+@mixing("minimum", on=Normal, pointwise=torch.minimum, joint=True)
 @follows(torch.minimum)
 def minimum(input: Normal | Tensor, other: Normal | Tensor) -> Normal:
     r"""Moments of the smaller of two independent variables.

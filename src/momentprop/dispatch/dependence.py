@@ -1,0 +1,36 @@
+"""The warning where an operation takes values as independent that are known not to be."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from momentprop.dispatch.call import Call
+from momentprop.dispatch.elements import related
+from momentprop.dispatch.place import where
+
+
+class DependenceWarning(UserWarning):
+    """An operation was given values that depend on each other, and takes them as independent."""
+
+    __module__ = "momentprop"  # where users find it
+
+
+def warn_dependent(op: str) -> None:
+    """Warn that the arguments of an operation are not independent, once for each place in a model."""
+    warnings.warn(
+        f"the arguments of {op!r} at {where()} have elements in common, or are functions of one value, but its "
+        "rule takes them as independent, so that mean and variance may be wrong: compare with method='sample'",
+        DependenceWarning,
+        stacklevel=2,
+    )
+
+
+def any_related(values: Sequence[Any]) -> bool:
+    """Return whether two of some values are known to depend on each other."""
+    return any(related(values[i], values[j]) for i in range(1, len(values)) for j in range(i))
+
+
+def warn_if_related(call: Call) -> None:
+    """Warn if two of the values of a call are known to depend on each other."""
+    if any_related(call.values):
+        warn_dependent(call.op)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from momentprop import MissingRule, Normal, operation, propagate
+from momentprop import DependenceWarning, MissingRule, Normal, operation, propagate
 
 X = torch.tensor([0.5, 1.0, 2.0])
 EVERY = ("quadrature", "monte_carlo", "linearize")
@@ -84,3 +84,8 @@ def test_an_operation_in_place_with_itself() -> None:
     y = propagate(model, X, input_variance=V, fallback="linearize")
     torch.testing.assert_close(y.loc, 2**0.5 * X)
     torch.testing.assert_close(y.stddev, torch.full_like(X, 0.1 * 2**0.5))
+
+
+def test_elements_in_common_warn() -> None:
+    with pytest.warns(DependenceWarning, match="the arguments of 'doubled_log' at top level have elements in common"):
+        propagate(lambda x: doubled_log(x, x.flip(0)), X, input_variance=V, fallback="linearize")

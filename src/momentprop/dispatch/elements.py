@@ -1,7 +1,7 @@
 """Which elements a value has, so that those which meet themselves or their copies are known.
 
-A value that an operation moved (a transpose, a slice, a stack, repeated indices) remembers the move, and what was moved:
-not the tensors, only which elements they are. The numbers of the elements are found when someone asks, by moving
+A value that an operation moved (a transpose, a slice, a stack, repeated indices) remembers the move and what was moved:
+not the tensors, but which elements they are. The numbers of the elements are found when someone asks, by moving
 numbers. A new value is a *root*, with elements of its own; one made by an elementwise operation also knows of which.
 """
 
@@ -57,17 +57,23 @@ def elements_of(value: Any) -> Elements:
 
 def remember_move(call: Call, result: Any) -> None:
     """Let the result of a move remember the elements that were moved."""
-    parents = [elements_of(value) for value in call.values]
-    first = call.values[0].memory if call.operation.views else None
-    writes = first[0] if first else 0
-    outputs = result if isinstance(result, tuple) else (result,)
-    if call.operation.converts:
+    operation, values = call.operation, call.values
+    memory = values[0].memory if operation.views else None
+    writes = memory[0] if memory else 0
+    parents = [elements_of(value) for value in values]
+    if operation.converts:
         if isinstance(result, Operand):
             result.elements = (parents[0], writes)  # type: ignore[misc]
         return
-    args, kwargs = call.filled(parents)
-    move = Call(call.operation, args, kwargs, parents)
-    for position, value in enumerate(outputs):
+    if len(values) == 1 and call.args and call.args[0] is values[0]:  # nearly always
+        args, kwargs = [parents[0], *call.args[1:]], call.kwargs
+    else:
+        args, kwargs = call.filled(parents)
+    move = Call(operation, args, kwargs, parents)
+    if isinstance(result, Operand):
+        result.elements = (Elements(result, move), writes)  # type: ignore[misc]
+        return
+    for position, value in enumerate(result if isinstance(result, tuple) else ()):
         if isinstance(value, Operand):
             value.elements = (Elements(value, move, position), writes)  # type: ignore[misc]
 
@@ -152,7 +158,7 @@ def _apart(x: Elements, y: Elements) -> bool:
         for b in above_y:
             if a is b:
                 return False
-            if a.move is not None and b.move is not None and a.parents[0] is b.parents[0] and _cut_apart(a, b):
+            if a.parents and b.parents and a.parents[0] is b.parents[0] and _cut_apart(a, b):
                 return True
     for line, other in ((above_x, y), (above_y, x)):
         if len(line[-1].parents) > 1:
@@ -170,7 +176,8 @@ def _line(elements: Elements) -> list[Elements]:
 
 def _cut_apart(a: Elements, b: Elements) -> bool:
     first, second = a.move, b.move
-    assert first is not None and second is not None
+    if first is None or second is None:
+        return False
     if len(first.values) > 1 or len(second.values) > 1:
         return False
     if first is second:

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from momentprop.dispatch import MissingRule, Operand, where
+from momentprop.dispatch.dependence import any_related, warn_dependent
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.values import Independent
 from momentprop.values.origin import Origin
@@ -28,6 +29,8 @@ class Plain:
         self.places = [i for i, leaf in enumerate(self.leaves) if _is_value(leaf)]
         self.values: list[Independent] = [self.leaves[place] for place in self.places]
         self.variables, self.ways = _variables(self.values)
+        if len(self.variables) > 1 and any_related([self.values[i] for i in _firsts(self.ways)]):
+            warn_dependent(function.__name__)
         leaves = self._leaves([value.loc for value in self.variables])
         self.at_means = self._apply(leaves)
         first = leaves[self.places[0]]
@@ -84,6 +87,12 @@ def _variables(values: list[Independent]) -> tuple[list[Independent], list[tuple
             variables.append(value if alone else value.of(source.loc, source.variance))
         ways.append((number, None if alone or source.operations == 0 else source))
     return variables, ways
+
+
+def _firsts(ways: list[tuple[int, Origin | None]]) -> list[int]:
+    """Return the position of the first value of each variable."""
+    numbers = [number for number, _ in ways]
+    return [numbers.index(number) for number in sorted(set(numbers))]
 
 
 def _was_written(tensor: Tensor) -> bool:

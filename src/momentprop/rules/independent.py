@@ -112,7 +112,9 @@ def _dependent(call: Call, x: Any, y: Any) -> Any:
     operation = call.operation
     if operation.written_out is not None:
         return operation.written_out(*call.args, **call.kwargs)
-    if len(call.values) > 2 and any_related([value for value in call.values if value is not x and value is not y] + [x]):
+    if len(call.values) > 2 and any_related(
+        [value for value in call.values if value is not x and value is not y] + [x]
+    ):
         warn_dependent(call.op)
     if share(x, y) or not related(x, y):
         return None

@@ -38,11 +38,15 @@ def product_correction(letters: Letters, x: Any, y: Any) -> tuple[Tensor, Tensor
     r"""Return $\Delta\mu$ and $\Delta\sigma^2$ of a product of two values, or None if they take much to find.
 
     Each pair of places of one element, $(r, i)$ in $x$ and $(j, c)$ in $z$, adds to the element $(r, c)$ of the
-    product: $\Gamma$ to the mean if $i = j$, and $2\Gamma\mu_{z,ic}\mu_{x,rj} + \Gamma\,\Gamma_{rj,ic}$ to the variance.
+    product: $\Gamma$ to the mean if $i = j$, and $2\Gamma\mu_{z,ic}\mu_{x,rj} + \Gamma\Gamma_{rj,ic}$ to the variance.
     That is little work if no element occurs twice in one of the factors.
     """
     of_x, of_y, of_product = _without_ones(letters, x.shape, y.shape)
-    if repeated(x, y) or (set(of_x) ^ set(of_y)) - set(of_product) or len(set(of_x)) + len(set(of_y)) < len(of_x + of_y):
+    if (
+        repeated(x, y)
+        or (set(of_x) ^ set(of_y)) - set(of_product)
+        or len(set(of_x)) + len(set(of_y)) < len(of_x + of_y)
+    ):
         return None
     found, count = numbers(x, y)
     wide = torch.promote_types(x.dtype, torch.float32)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from momentprop.dispatch import Call, Kind, MissingRule, Operand, rule
 from momentprop.dispatch import where as place
+from momentprop.dispatch.dependence import any_related, warn_dependent
 from momentprop.dispatch.elements import related, share
 from momentprop.dispatch.registry import linear, transpose
 from momentprop.rules.linear.by_rule import squares_by_rule
@@ -30,15 +31,18 @@ linear("einsum", on=Normal, parameters="equation", decide=_by_operands, by_squar
 def einsum(equation: str, *operands: Random) -> Normal:
     r"""Moments of an Einstein sum: of one value a sum, of two a sum of products of independent factors.
 
-    A dimension that only one factor has is summed there first, so that no element meets itself. Two values
-    with elements in common are jointly normal (`rules.shared`). Three or more factors are multiplied from left to right, but for plain factors
-    of one random factor, which are multiplied first.
+    A dimension that only one factor has is summed there first, so that no element meets itself. Two values with
+    elements in common are jointly normal (`rules.shared`). Three or more factors are multiplied from left to right, but
+    for plain factors of one random factor, which are multiplied first.
 
     Error: exact for independent elements of one or two random factors; of more, the elements of each product are taken
     as independent
     Source: paper, eq. linear and "Product"
     """
     factors = _listed(operands)
+    random = [factor for factor in factors if isinstance(factor, Independent)]
+    if len(random) > 2 and any_related(random):
+        warn_dependent("einsum")
     letters, result = _spelled_out(equation, [factor.ndim for factor in factors])
     factors, letters = _plain_joined(factors, letters, result)
     product, of_product = factors[0], letters[0]

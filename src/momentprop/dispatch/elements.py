@@ -135,7 +135,7 @@ def _numbered(elements: Elements, starts: dict[Elements, int]) -> Tensor:
     kwargs = {name: wide(argument) for name, argument in homogeneous.kwargs.items()}
     with torch.no_grad():
         result = Call(move.operation, args, kwargs).on(*(_numbered(parent, starts) for parent in move.values))
-    return result if isinstance(result, Tensor) else result[elements.output]  # type: ignore[no-any-return]
+    return result if isinstance(result, Tensor) else result[elements.output]
 
 
 def _roots(elements: Elements, functions: bool) -> set[Elements]:

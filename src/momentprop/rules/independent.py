@@ -129,7 +129,7 @@ def _corrected(call: Call, x: Any, y: Any, loc: Tensor, variance: Tensor) -> tup
     """Return the moments of a product of factors that have elements in common, from those of independent ones."""
     operation = call.operation
     if operation.pointwise is not None:
-        common = covariance(x, y)
+        common: Any = covariance(x, y)
         return loc + common, variance + common * (2 * x.loc * y.loc + common)
     found = None if operation.letters is None else product_correction(operation.letters(call), x, y)
     if found is None:

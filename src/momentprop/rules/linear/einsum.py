@@ -131,7 +131,7 @@ def _pair(x: Random, of_x: str, y: Random, of_y: str, result: str) -> Random:
     return matrix_product(lambda a, b: torch.einsum(equation, a, b), x, y)
 
 
-def _related(x: Independent, of_x: str, y: Independent, of_y: str, result: str) -> Any:
+def _related(x: Any, of_x: str, y: Any, of_y: str, result: str) -> Any:
     if of_x == of_y and x.shape == y.shape:
         return _single(x * y, of_x, result)  # the product is followed
     equation = f"{of_x},{of_y}->{result}"

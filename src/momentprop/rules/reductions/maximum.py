@@ -78,7 +78,7 @@ def maximum(input: Normal | Tensor, other: Normal | Tensor) -> Normal:
     return value.of(*fused(pair, None, mean_of(input), variance_of(input), mean_of(other), variance_of(other)))
 
 
-@mixing("max_with_covariance", on=Normal, pointwise=torch.maximum)
+@mixing("max_with_covariance", on=Normal, joint=True, pointwise=torch.maximum)
 def max_with_covariance(input: Normal, other: Normal, covariance: Tensor | float) -> Normal:
     r"""Moments of the larger of two jointly normal variables: $\sigma_1^2 R(a) + \sigma_2^2 R(-a) + 2c\,K(a)$.
 

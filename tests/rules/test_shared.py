@@ -182,6 +182,13 @@ def test_what_is_not_followed_warns(name: str) -> None:
         function(_value(shape))
 
 
+def test_the_warning_compiles() -> None:
+    torch.compiler.reset()
+    function, shape = WARNED["conv1d"]
+    with pytest.warns(DependenceWarning, match="the arguments of 'conv1d' at the place shown by the user stack"):
+        torch.compile(function, fullgraph=True, backend="eager")(_value(shape))
+
+
 def test_einsum_refuses_what_it_cannot_follow() -> None:
     x = _value((2, 3))
     for equation, other in (("ij,kl->ik", x), ("ij,kj->ik", x.tanh()), ("ij,kj->ik", x.repeat(2, 1))):

@@ -4,6 +4,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from momentprop.dispatch.call import Call
 from momentprop.dispatch.elements import related
 from momentprop.dispatch.place import where
@@ -17,12 +19,17 @@ class DependenceWarning(UserWarning):
 
 def warn_dependent(op: str) -> None:
     """Warn that the arguments of an operation are not independent, once for each place in a model."""
-    warnings.warn(
+    _warn(
         f"the arguments of {op!r} at {where()} have elements in common, or are functions of one value, but its "
-        "rule takes them as independent, so that mean and variance may be wrong: compare with method='sample'",
-        DependenceWarning,
-        stacklevel=2,
+        "rule takes them as independent, so that mean and variance may be wrong: compare with method='sample'"
     )
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _warn(message: str) -> bool:
+    """Warn also while a compiler traces, which runs this once."""
+    warnings.warn(message, DependenceWarning, stacklevel=3)
+    return True
 
 
 def any_related(values: Sequence[Any]) -> bool:

@@ -63,7 +63,8 @@ class Plain:
             target, made = self.values[0], moments(0)
             if target.memory:
                 raise MissingRule(f"{self.function.__name__!r} at {where()} has no rule and would write to a view")
-            target.loc, target.variance, target.origin = made.loc, made.variance, None  # type: ignore[misc]
+            target.loc, target.variance = made.loc, made.variance
+            target.origin = target.elements = None  # type: ignore[misc]
             return target
         count = itertools.count()
         return pytree.tree_map(lambda leaf: moments(next(count)) if _is_floating(leaf) else leaf, self.at_means)

@@ -11,6 +11,7 @@ from momentprop.calibration import CalibrationWarning as CalibrationWarning
 from momentprop.calibration import calibrate as calibrate
 from momentprop.calibration import calibrated as calibrated
 from momentprop.checking import check as check
+from momentprop.dispatch import DependenceWarning as DependenceWarning
 from momentprop.dispatch import Kind as Kind
 from momentprop.dispatch import MissingRule as MissingRule
 from momentprop.dispatch import Operand as _Operand

@@ -6,6 +6,7 @@
 
 from momentprop.dispatch.call import Call as Call
 from momentprop.dispatch.context import Context as Context
+from momentprop.dispatch.dependence import DependenceWarning as DependenceWarning
 from momentprop.dispatch.dispatcher import dispatch as dispatch
 from momentprop.dispatch.dispatcher import operation as operation
 from momentprop.dispatch.kinds import Kind as Kind

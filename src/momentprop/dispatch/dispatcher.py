@@ -13,6 +13,8 @@ from torch.overrides import handle_torch_function
 
 from momentprop.dispatch.call import Call
 from momentprop.dispatch.context import Context, current
+from momentprop.dispatch.dependence import warn_if_related
+from momentprop.dispatch.kinds import Kind
 from momentprop.dispatch.memory import as_before
 from momentprop.dispatch.natives import WORDS, in_our_words
 from momentprop.dispatch.operand import Operand, values_in
@@ -191,6 +193,8 @@ def _applied(call: Call, found: tuple[Callable[..., Any], bool]) -> Any:
 
 
 def _called(call: Call, function: Callable[..., Any], takes_call: bool) -> Any:
+    if len(call.values) > 1 and call.operation.kind is Kind.MIXING and not call.operation.joint:
+        warn_if_related(call)
     if not call.operation.views:
         return function(call) if takes_call else function(*call.args, **call.kwargs)
     base = call.values[0]
@@ -219,6 +223,7 @@ def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Con
     if call.operation.views:
         result = _run(call, found, context)
         target.replace(result.parts, result.origin)
+        target.elements = result.elements  # type: ignore[misc]
         return target
     if target.memory:
         copy = target.copied()
@@ -236,4 +241,5 @@ def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Con
             old.copy_(part)
     else:
         target.replace(as_before(own[0], new), result.origin)
+        target.elements = result.elements  # type: ignore[misc]
     return target

@@ -63,6 +63,7 @@ class Operation:
     positional: bool = False  # what becomes of an element depends on its place in the whole, not on its channel
     views: bool = False  # the result may share memory with the value
     updates: bool = False  # it writes to plain arguments, as to running statistics: a rule runs it once
+    joint: bool = False  # the rule of a mixing operation sees to values that are not independent
     decide: Decide | None = None  # the kind, where it depends on the arguments
     by_acting: Callable[[Call], bool] | None = None
 
@@ -120,6 +121,8 @@ class Linear(Operation):
     by_squares: Squares | None = None
     by_transpose: Transpose | None = None
     diagonal: bool = False  # every element of the result depends on one element of each value
+    written_out: Callable[..., Any] | None = None  # the operation by others, which follow values that are dependent
+    adds_up: bool = False  # all weights are equal: a sum or an average along its dimensions
     # what only operations that move elements know
     copies: bool | Callable[[Call], bool] = False
     converts: bool = False  # every element stays in its place
@@ -171,6 +174,7 @@ class Bilinear(Linear):
 
     factors: tuple[str, str] = ("input", "other")
     itself: Callable[[Any], Any] | None = None  # the operation on a value with itself, in terms of other operations
+    letters: Callable[[Call], tuple[str, str, str]] | None = None  # of the factors and the product, as in `einsum`
 
     def kind_of(self, call: Call) -> Kind:
         """Return *bilinear* if both factors are random."""

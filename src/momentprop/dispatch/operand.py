@@ -28,6 +28,7 @@ class Operand:
     memory: ClassVar[list[int] | None] = None  # set on views and what they are views of: a shared count of writes
     requires_grad: Any = False
     origin: ClassVar[Any] = None  # set on an elementwise function of another value: see `values.origin`
+    elements: ClassVar[Any] = None  # set on what was moved, and on what it was moved from: see `dispatch.elements`
 
     def each(self, function: Callable[[Tensor], Any]) -> Any:
         """Apply a function that moves or converts elements to every component."""

@@ -52,8 +52,8 @@ def _places(call: Call, numbers: list[Tensor]) -> Tensor:
     if call.operation.converts:  # a short type cannot hold the numbers
         return numbers[0].flatten().long()
     homogeneous = call.operation.homogeneous(call)
-    args = [_wide(argument) for argument in homogeneous.args]
-    kwargs = {name: _wide(argument) for name, argument in homogeneous.kwargs.items()}
+    args = [wide(argument) for argument in homogeneous.args]
+    kwargs = {name: wide(argument) for name, argument in homogeneous.kwargs.items()}
     result = Call(call.operation, args, kwargs).on(*numbers)
     return torch.cat([part.flatten() for part in _floating(result)]).long()
 
@@ -63,10 +63,10 @@ def _floating(result: Any) -> list[Tensor]:
     return [part for part in parts if part.is_floating_point()]
 
 
-def _wide(argument: Any) -> Any:
+def wide(argument: Any) -> Any:
     """Return an argument with its plain floating-point tensors in the type of the numbers."""
     if isinstance(argument, Tensor) and not isinstance(argument, Operand):
         return argument.double() if argument.is_floating_point() else argument
     if type(argument) in (list, tuple):
-        return type(argument)(_wide(item) for item in argument)
+        return type(argument)(wide(item) for item in argument)
     return argument

@@ -58,7 +58,11 @@ def moves(
     """Register operations whose every element is an element of a value, or a constant."""
     for op in ops:
         operation = Linear(op, Kind.MOVES, parameters.split(), **facts)
-        note = " (copies of one element are treated as independent from then on)" if operation.copies else ""
+        note = (
+            " (sums and means know copies of one element, and other operations treat them as independent)"
+            if operation.copies
+            else ""
+        )
         doc = f"Elements moved by `{op}`, means and variances alike.\n\nError: exact{note}\nSource: definition"
         _registered(operation, on, plain, doc)
 

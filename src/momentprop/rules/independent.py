@@ -8,13 +8,17 @@ the independent terms of a sum add.
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from momentprop.dispatch import Call, Kind, MissingRule, rule, where
+from momentprop.dispatch.dependence import any_related, warn_dependent
+from momentprop.dispatch.elements import related, remember_move, share
 from momentprop.dispatch.kinds import squared
 from momentprop.dispatch.rule_table import apply_kind, operation_named, order_of
 from momentprop.rules.attention.notes import keep_note
 from momentprop.rules.elementwise.expressions import remembering
 from momentprop.rules.precision import floating, spread
+from momentprop.rules.shared import copies_within, covariance, product_correction
 from momentprop.values import Normal
 from momentprop.values.moments import mean_of, variance_of
 
@@ -28,6 +32,7 @@ def moved(call: Call) -> Any:
     if isinstance(loc, torch.Tensor):
         variance = variance.to(loc.dtype)
     result = values[0].assembled(loc, variance)
+    remember_move(call, result)
     if operation.converts:
         if result.device == values[0].device:
             result.remember(values[0].source)
@@ -41,20 +46,35 @@ def mapped(call: Call) -> Any:
     operation, values = call.operation, call.values
     if operation.pointwise is not None:
         return remembering(operation.pointwise, call, _pointwise)
+    if len(values) > 1 and any_related(values):
+        if operation.written_out is not None:
+            return operation.written_out(*call.args, **call.kwargs)
+        warn_dependent(call.op)
     loc = floating(call, call.on(*(value.loc for value in values)))
+    if operation.adds_up and values[0].elements is not None:
+        copies = copies_within(values[0], operation.dims(call))
+        if copies is not None:
+            return values[0].of(loc, spread(call, loc, lambda each: _squares(each, copies)))
     return values[0].of(loc, spread(call, loc, _squares))
 
 
-def _squares(call: Call) -> Any:
-    return call.operation.squares(call, *(value.variance for value in call.values))
+def _squares(call: Call, copies: Tensor | None = None) -> Any:
+    variances = (value.variance if copies is None else value.variance * copies for value in call.values)
+    return call.operation.squares(call, *variances)
 
 
 def _pointwise(call: Call) -> Any:
     """Take a linear function of the elements at one place, in which one value may occur twice."""
-    values = call.values
+    operation, values = call.operation, call.values
     loc = floating(call, call.on(*(value.loc for value in values)))
-    twice = len(values) == 2 and values[0] is values[1]
-    return values[0].of(loc, spread(call, loc, _squares_of_one if twice else _squares))
+    if len(values) == 2 and values[0] is values[1]:
+        return values[0].of(loc, spread(call, loc, _squares_of_one))
+    variance = spread(call, loc, _squares)
+    common = covariance(*values) if len(values) == 2 else None
+    if common is not None:
+        slopes = [operation.homogeneous(call).on(*each) for each in ((1.0, 0.0), (0.0, 1.0))]
+        variance = (variance + 2 * slopes[0] * slopes[1] * common).to(loc.dtype)
+    return values[0].of(loc, variance)
 
 
 def _squares_of_one(call: Call) -> Any:
@@ -74,11 +94,18 @@ def multiplied(call: Call) -> Any:
 def _multiplied(call: Call) -> Any:
     operation = call.operation
     first, second = operation.factors
-    x = call.given(first)
-    if x is call.given(second) and operation.itself is not None:
+    x, y = call.given(first), call.given(second)
+    if x is y and operation.itself is not None:
         return operation.itself(x)
+    if operation.pointwise is None and any_related(call.values):
+        result = _dependent(call, x, y)
+        if result is not None:
+            return result
     loc = floating(call, call.on(*(value.loc for value in call.values)))
-    return x.of(loc, spread(call, loc, _products))
+    variance = spread(call, loc, _products)
+    if share(x, y):
+        loc, variance = _corrected(call, x, y, loc, variance)
+    return x.of(loc, variance.to(loc.dtype))
 
 
 def _products(call: Call) -> Any:
@@ -104,6 +131,38 @@ def _at_one_place(x: Any, y: Any) -> Any:
     """Return the variance of a product of elements, in an order in which no square overflows before its product."""
     own = y.loc * (y.loc * x.variance) + x.loc * (x.loc * y.variance)
     return own + x.variance * y.variance
+
+
+def _dependent(call: Call, x: Any, y: Any) -> Any:
+    """Return a product of dependent values by operations that follow them, or None where the products do not tell."""
+    operation = call.operation
+    if operation.written_out is not None:
+        return operation.written_out(*call.args, **call.kwargs)
+    if len(call.values) > 2 and any_related(
+        [value for value in call.values if value is not x and value is not y] + [x]
+    ):
+        warn_dependent(call.op)
+    if share(x, y) or not related(x, y):
+        return None
+    letters = None if operation.letters is None else operation.letters(call)
+    if letters is None or operation.summands or letters[0] != letters[1] or x.shape != y.shape:
+        warn_dependent(call.op)
+        return None
+    return (x * y).sum([letters[0].index(letter) for letter in letters[0] if letter not in letters[2]])
+
+
+def _corrected(call: Call, x: Any, y: Any, loc: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the moments of a product of factors that have elements in common, from those of independent ones."""
+    operation = call.operation
+    if operation.pointwise is not None:
+        common: Any = covariance(x, y)
+        return loc + common, variance + common * (2 * x.loc * y.loc + common)
+    found = None if operation.letters is None else product_correction(operation.letters(call), x, y)
+    if found is None:
+        warn_dependent(call.op)
+        return loc, variance
+    gain = call.given("alpha", 1)
+    return (loc + gain * found[0]).to(loc.dtype), variance + gain**2 * found[1]
 
 
 @rule(Kind.ELEMENTWISE, on=Normal)

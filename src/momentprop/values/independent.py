@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from momentprop.dispatch import Transform
+from momentprop.dispatch.elements import elements_of
 from momentprop.kernels.fuse import fused
 from momentprop.values.base import Value, as_tensor, may_look_at
 from momentprop.values.origin import Origin, combined, writes_to
@@ -73,11 +74,12 @@ class Independent(Uncertain):
         self.note = note  # type: ignore[misc]
 
     def copied(self) -> Self:
-        """Return a copy with the same origin."""
+        """Return a copy with the same origin and elements."""
         source, copy = self.source, self.of(self.loc.clone(), self.variance.clone())
         if source.base is self:
             source = source._replace(loc=copy.loc, variance=copy.variance, of=(self.loc, self.variance))
         copy.remember(source)
+        copy.elements = (elements_of(self), 0)  # type: ignore[misc]
         return copy
 
     def _as_it_is(self) -> Self:

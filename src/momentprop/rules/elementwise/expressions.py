@@ -27,6 +27,8 @@ import torch
 from torch import Tensor
 
 from momentprop.dispatch import Call
+from momentprop.dispatch.dependence import warn_dependent
+from momentprop.dispatch.elements import share
 from momentprop.kernels.fuse import fused
 from momentprop.kernels.oscillating import oscillating
 from momentprop.kernels.quadrature import quadrature
@@ -41,21 +43,30 @@ def remembering(function: Function, call: Call, apply: Callable[[Call], Any]) ->
     return _followed(function, call.args, call.kwargs, lambda: apply(call))
 
 
-def follows(function: Function) -> Callable[[Apply], Apply]:
+def follows(function: Function, joint: bool = False) -> Callable[[Apply], Apply]:
     r"""Make the rule of an elementwise `function` follow the origin of its arguments.
 
     The rule assumes independent arguments. If several of them are functions of one base, the quadrature of the whole
-    expression replaces the rule; otherwise the result of the rule only remembers the origin.
+    expression replaces the rule; otherwise the result of the rule only remembers the origin. A `joint` rule knows
+    arguments that have elements in common; for other rules there is a warning.
     """
 
     def decorate(apply: Apply) -> Apply:
         @functools.wraps(apply)
         def followed(*args: Any, **kwargs: Any) -> Any:
-            return _followed(function, args, kwargs, lambda: apply(*args, **kwargs))
+            rule = apply if joint else functools.partial(_taken_as_independent, apply)
+            return _followed(function, args, kwargs, lambda: rule(*args, **kwargs))
 
         return followed  # type: ignore[return-value]
 
     return decorate
+
+
+def _taken_as_independent(apply: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    values = [argument for argument in args if isinstance(argument, Independent)]
+    if len(values) == 2 and values[0] is not values[1] and share(*values):
+        warn_dependent(apply.__name__)
+    return apply(*args, **kwargs)
 
 
 def _followed(function: Function, args: Any, kwargs: Any, apply: Callable[[], Any]) -> Any:

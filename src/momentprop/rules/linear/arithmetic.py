@@ -61,11 +61,11 @@ def positive(input: Any) -> Any:
     return input
 
 
-linear("sum", on=Normal, parameters="input dim", along="dim")
+linear("sum", on=Normal, parameters="input dim", along="dim", adds_up=True)
 linear("cumsum", on=Normal, parameters="input dim", along="dim", positional=True)
 
 
-@linear("mean", on=Normal, parameters="input dim", along="dim")
+@linear("mean", on=Normal, parameters="input dim", along="dim", adds_up=True)
 def mean(call: Call, variance: Tensor) -> Tensor:
     r"""Moments of the average of $n$ independent elements: $\sigma'^2 = \frac{1}{n}\,\mathrm{mean}(\sigma^2)$.
 

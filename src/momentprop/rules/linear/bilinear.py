@@ -8,9 +8,12 @@ from torch import Tensor
 
 from momentprop.dispatch import Call, Kind, MissingRule, Operand, rule
 from momentprop.dispatch import where as place
+from momentprop.dispatch.dependence import any_related, warn_dependent
 from momentprop.dispatch.registry import linear
+from momentprop.rules.elementwise.expressions import follows
 from momentprop.rules.linear.by_rule import squares_by_rule
 from momentprop.rules.precision import in_range
+from momentprop.rules.shared import covariance
 from momentprop.values import Normal
 from momentprop.values.moments import is_random, mean_of, some_value, variance_of
 
@@ -54,6 +57,9 @@ def bilinear(input1: Random, input2: Random, weight: Random, bias: Random = None
     Error: exact for independent elements
     Source: variance of a multilinear form; of a quadratic form
     """
+    others = [input2, weight, bias] if input2 is not input1 else [weight, bias]
+    if any_related([value for value in (input1, *others) if is_random(value)]):
+        warn_dependent("bilinear")
     if input1 is input2:
         return _quadratic_form(input1, weight, bias)
     x, z, w = mean_of(input1), mean_of(input2), mean_of(weight)
@@ -104,6 +110,7 @@ linear(
 
 
 @rule("lerp", on=Normal)
+@follows(torch.lerp, joint=True)
 @in_range
 def lerp(input: Random, end: Random, weight: Random) -> Any:
     r"""Moments of $X + Z(Y - X)$ for three independent variables, by the law of total variance over $Z$.
@@ -118,4 +125,7 @@ def lerp(input: Random, end: Random, weight: Random) -> Any:
     distance = stop - start
     variance = spread * (distance * distance) + (share * share + spread) * variance_of(end)
     variance = variance + ((1 - share) * (1 - share) + spread) * variance_of(input)
+    common = covariance(input, end) if is_random(input) and is_random(end) else None
+    if common is not None:
+        variance = variance + 2 * (share - share * share - spread) * common
     return some_value(input, end, weight).of(torch.lerp(start, stop, share), variance)

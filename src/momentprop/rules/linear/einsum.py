@@ -9,10 +9,13 @@ from torch import Tensor
 
 from momentprop.dispatch import Call, Kind, MissingRule, Operand, rule
 from momentprop.dispatch import where as place
+from momentprop.dispatch.dependence import any_related, warn_dependent
+from momentprop.dispatch.elements import related, share
 from momentprop.dispatch.registry import linear, transpose
 from momentprop.rules.linear.by_rule import squares_by_rule
 from momentprop.rules.linear.products import matrix_product
 from momentprop.rules.precision import in_range
+from momentprop.rules.shared import product_correction
 from momentprop.values import Independent, Normal
 
 Random = Any  # a value or a plain tensor
@@ -30,15 +33,18 @@ linear("einsum", on=Normal, parameters="equation", decide=_by_operands, by_squar
 def einsum(equation: str, *operands: Random) -> Normal:
     r"""Moments of an Einstein sum: of one value a sum, of two a sum of products of independent factors.
 
-    A dimension that only one factor has is summed there first, so that no element meets itself. One value given twice
-    with the same letters is squared. Three or more factors are multiplied from left to right, but for plain factors
-    of one random factor, which are multiplied first.
+    A dimension that only one factor has is summed there first, so that no element meets itself. Two values with
+    elements in common are jointly normal (`rules.shared`). Three or more factors are multiplied from left to right, but
+    for plain factors of one random factor, which are multiplied first.
 
     Error: exact for independent elements of one or two random factors; of more, the elements of each product are taken
     as independent
     Source: paper, eq. linear and "Product"
     """
     factors = _listed(operands)
+    random = [factor for factor in factors if isinstance(factor, Independent)]
+    if len(random) > 2 and any_related(random):
+        warn_dependent("einsum")
     letters, result = _spelled_out(equation, [factor.ndim for factor in factors])
     factors, letters = _plain_joined(factors, letters, result)
     product, of_product = factors[0], letters[0]
@@ -116,10 +122,8 @@ def _single(factor: Random, letters: str, result: str) -> Random:
 
 
 def _pair(x: Random, of_x: str, y: Random, of_y: str, result: str) -> Random:
-    if x is y:
-        if of_x != of_y:
-            raise MissingRule(f"no rule for 'einsum' of one value under different letters at {place()}")
-        return _single(torch.square(x), of_x, result)
+    if isinstance(x, Independent) and isinstance(y, Independent) and related(x, y):
+        return _related(x, of_x, y, of_y, result)
     x, of_x = _without_private(x, of_x, y, of_y, result)
     y, of_y = _without_private(y, of_y, x, of_x, result)
     x, of_x = _without_private(x, of_x, y, of_y, result)  # a dimension of length one that y summed away
@@ -127,6 +131,20 @@ def _pair(x: Random, of_x: str, y: Random, of_y: str, result: str) -> Random:
     if not isinstance(x, Independent) and not isinstance(y, Independent):
         return torch.einsum(equation, x, y)
     return matrix_product(lambda a, b: torch.einsum(equation, a, b), x, y)
+
+
+def _related(x: Any, of_x: str, y: Any, of_y: str, result: str) -> Any:
+    if of_x == of_y and x.shape == y.shape:
+        return _single(x * y, of_x, result)  # the product is followed
+    equation = f"{of_x},{of_y}->{result}"
+    correction = product_correction((of_x, of_y, result), x, y) if share(x, y) else None
+    if correction is None:
+        raise MissingRule(
+            f"no rule for 'einsum' of dependent factors under {equation!r} at {place()}; use torch.matmul, or "
+            "method='sample'"
+        )
+    product = matrix_product(lambda a, b: torch.einsum(equation, a, b), x, y)
+    return x.of(product.loc + correction[0], product.variance + correction[1])
 
 
 def _without_private(x: Random, of_x: str, y: Random, of_y: str, result: str) -> tuple[Random, str]:

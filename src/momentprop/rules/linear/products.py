@@ -22,15 +22,60 @@ from momentprop.values.moments import is_random, mean_of, some_value, variance_o
 
 Random = Any  # a value or a plain tensor
 
-bilinear("linear", on=Normal, parameters="input weight bias", factors="input weight", summands=("bias",))
+_ROWS, _COLUMNS = "abcdefgh", "stuvwxyz"  # letters for dimensions of the one factor, and of the other
+
+
+def _spelled(letters: str) -> Any:
+    x, y, product = letters.replace("->", ",").split(",")
+    return lambda call: (x, y, product)
+
+
+def _pointwise_letters(call: Call) -> tuple[str, str, str]:
+    ndims = [call.given(name).ndim for name in call.operation.factors]
+    product = _ROWS[: max(ndims)]
+    return product[len(product) - ndims[0] :], product[len(product) - ndims[1] :], product
+
+
+def _matmul_letters(call: Call) -> tuple[str, str, str]:
+    x, y = (call.given(name).ndim for name in call.operation.factors)
+    batch = _ROWS[: max(x, y, 2) - 2]
+    of_x = batch[len(batch) - x + 2 :] + "ij" if x > 1 else "j"
+    of_y = batch[len(batch) - y + 2 :] + "jk" if y > 1 else "j"
+    return of_x, of_y, batch + "i" * (x > 1) + "k" * (y > 1)
+
+
+def _inner_letters(call: Call) -> tuple[str, str, str]:
+    x, y = (call.given(name).ndim for name in call.operation.factors)
+    of_x, of_y = _ROWS[: x - 1], _COLUMNS[: y - 1]
+    return of_x + "j", of_y + "j", of_x + of_y
+
+
+def _tensordot_letters(call: Call) -> tuple[str, str, str]:
+    x, y, dims = call.given("a"), call.given("b"), call.given("dims", 2)
+    if isinstance(dims, int):
+        dims = [list(range(x.ndim - dims, x.ndim)), list(range(dims))]
+    of_x, of_y = list(_ROWS[: x.ndim]), list(_COLUMNS[: y.ndim])
+    for i, j in zip(*([each] if isinstance(each, int) else list(each) for each in dims), strict=True):
+        of_y[int(j)] = of_x[int(i)]
+    product = [letter for letter in of_x if letter not in of_y] + [letter for letter in of_y if letter not in of_x]
+    return "".join(of_x), "".join(of_y), "".join(product)
+
+
+bilinear(
+    "linear", on=Normal, parameters="input weight bias", factors="input weight", summands=("bias",),
+    letters=_inner_letters,
+)  # fmt: skip
 bilinear(
     "mul", on=Normal, parameters="input other", factors="input other", pointwise=torch.mul, itself=torch.square,
-    diagonal=True,
+    diagonal=True, letters=_pointwise_letters,
 )  # fmt: skip
-bilinear("matmul", "inner", on=Normal, parameters="input other", factors="input other")
-bilinear("mm", "bmm", on=Normal, parameters="input mat2", factors="input mat2")
-bilinear("mv", on=Normal, parameters="input vec", factors="input vec")
-bilinear("outer", on=Normal, parameters="input vec2", factors="input vec2")
+bilinear("matmul", on=Normal, parameters="input other", factors="input other", letters=_matmul_letters)
+bilinear("inner", on=Normal, parameters="input other", factors="input other", letters=_inner_letters)
+bilinear("mm", "bmm", on=Normal, parameters="input mat2", factors="input mat2", letters=_matmul_letters)
+bilinear("mv", on=Normal, parameters="input vec", factors="input vec", letters=_matmul_letters)
+bilinear("outer", on=Normal, parameters="input vec2", factors="input vec2", letters=_spelled("i,j->ij"))
+bilinear("dot", on=Normal, parameters="input tensor", factors="input tensor", letters=_matmul_letters)
+bilinear("vdot", on=Normal, parameters="input other", factors="input other", letters=_matmul_letters)
 
 
 def _summed_dims(call: Call) -> tuple[list[int], list[int]]:
@@ -51,7 +96,7 @@ def _by_sizes(call: Call) -> Kind:
     return Kind.BILINEAR if isinstance(a, Operand) and isinstance(b, Operand) else Kind.LINEAR
 
 
-bilinear("tensordot", on=Normal, parameters="a b dims", factors="a b", decide=_by_sizes)
+bilinear("tensordot", on=Normal, parameters="a b dims", factors="a b", decide=_by_sizes, letters=_tensordot_letters)
 
 
 @rule("tensordot", on=Value)
@@ -83,22 +128,23 @@ bilinear(
     summands=("bias",),
 )  # fmt: skip
 
-
-def _sum_of_squares(x: Any) -> Any:
-    return torch.square(x).sum()
-
-
-bilinear("dot", on=Normal, parameters="input tensor", factors="input tensor", itself=_sum_of_squares)
-bilinear("vdot", on=Normal, parameters="input other", factors="input other", itself=_sum_of_squares)
-
-_SUM: Any = {"summands": ("input",), "numbers": ("alpha", "beta")}
+_SUM: Any = {"summands": ("input",), "numbers": ("alpha", "beta"), "letters": _matmul_letters}
 bilinear("addmm", on=Normal, parameters="input mat1 mat2", factors="mat1 mat2", **_SUM)
 bilinear("addmv", on=Normal, parameters="input mat vec", factors="mat vec", **_SUM)
+bilinear("baddbmm", on=Normal, parameters="input batch1 batch2", factors="batch1 batch2", **_SUM)
+_SUM["letters"] = _spelled("i,j->ij")
 bilinear("addr", on=Normal, parameters="input vec1 vec2", factors="vec1 vec2", **_SUM)
-bilinear("addbmm", "baddbmm", on=Normal, parameters="input batch1 batch2", factors="batch1 batch2", **_SUM)
+_SUM["letters"] = _spelled("aij,ajk->ik")
+bilinear("addbmm", on=Normal, parameters="input batch1 batch2", factors="batch1 batch2", **_SUM)
+
+
+def _add_product(input: Random, tensor1: Random, tensor2: Random, *, value: float = 1) -> Any:
+    return torch.add(input, torch.mul(tensor1, tensor2), alpha=value)
+
+
 bilinear(
     "addcmul", on=Normal, parameters="input tensor1 tensor2", factors="tensor1 tensor2", summands=("input",),
-    numbers=("value",), diagonal=True,
+    numbers=("value",), diagonal=True, written_out=_add_product,
 )  # fmt: skip
 
 

@@ -79,7 +79,7 @@ def type_as(input: Random, other: Random) -> Any:
 def expand_as(input: Random, other: Random) -> Any:
     r"""The elements expanded to the shape of another value or tensor.
 
-    Error: exact (copies of one element are treated as independent from then on)
+    Error: exact (sums and means know copies of one element, and other operations treat them as independent)
     Source: definition
     """
     return input.expand(other.shape)
@@ -145,7 +145,7 @@ moves("block_diag", on=Normal, summands=("*",), positional=True, copies=_twice)
 def broadcast_tensors(*tensors: Random) -> tuple[Random, ...]:
     r"""Values and plain tensors, expanded to their common shape.
 
-    Error: exact (copies of one element are treated as independent from then on)
+    Error: exact (sums and means know copies of one element, and other operations treat them as independent)
     Source: definition
     """
     shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))

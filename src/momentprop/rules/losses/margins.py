@@ -14,7 +14,7 @@ from momentprop.values import Normal
 Random = Any  # a value or a plain tensor
 
 
-@mixing("pairwise_distance", on=Normal)
+@mixing("pairwise_distance", on=Normal, joint=True)
 def pairwise_distance(x1: Random, x2: Random, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Normal:
     r"""Moments of the norm of a difference of two vectors.
 

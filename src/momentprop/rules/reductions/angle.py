@@ -18,7 +18,7 @@ def _with_itself(x: Tensor) -> Tensor:
     return torch.atan2(x, x)
 
 
-@mixing("atan2", on=Normal, pointwise=torch.atan2)
+@mixing("atan2", on=Normal, pointwise=torch.atan2, joint=True)
 @follows(torch.atan2)
 def atan2(input: Any, other: Any) -> Any:
     r"""Moments of the angle $\mathrm{atan2}(Y, X)$ of two independent variables, either of which may be plain.

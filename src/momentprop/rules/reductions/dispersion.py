@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from momentprop.dispatch import where as place
+from momentprop.dispatch.dependence import warn_dependent
+from momentprop.dispatch.elements import related
 from momentprop.dispatch.registry import mixing
 from momentprop.kernels.fuse import Kernel, differentiable
 from momentprop.kernels.normalization import mean_square, root_mean_square
@@ -205,7 +207,7 @@ def linalg_norm(
     return linalg_vector_norm(input, ord, dim, keepdim, dtype=dtype)
 
 
-@mixing("cosine_similarity", on=Normal)
+@mixing("cosine_similarity", on=Normal, joint=True)
 def cosine_similarity(x1: Normal | Tensor, x2: Normal | Tensor, dim: int = 1, eps: float = 1e-8) -> Any:
     r"""Moments of $X\cdot Y/(\lVert X\rVert\lVert Y\rVert)$, with lognormal lengths.
 
@@ -215,6 +217,8 @@ def cosine_similarity(x1: Normal | Tensor, x2: Normal | Tensor, dim: int = 1, ep
     Error: 0.1 for at least 32 elements
     Source: moments of the lognormal distribution
     """
+    if x1 is not x2 and isinstance(x1, Independent) and isinstance(x2, Independent) and related(x1, x2):
+        warn_dependent("cosine_similarity")
     if isinstance(x1, Independent) and x1 is x2:
         ones = torch.ones_like(x1.loc.select(dim, 0))
         return x1.of(ones, torch.zeros_like(ones))

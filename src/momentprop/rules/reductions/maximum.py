@@ -64,7 +64,7 @@ def maximum_over_dim(input: Normal, dim: int, method: Method | None = None, keep
     return result.unsqueeze(dim) if keepdim else result  # type: ignore[no-any-return]
 
 
-@mixing("maximum", on=Normal, pointwise=torch.maximum)
+@mixing("maximum", on=Normal, pointwise=torch.maximum, joint=True)
 @follows(torch.maximum)
 def maximum(input: Normal | Tensor, other: Normal | Tensor) -> Normal:
     r"""Moments of the larger of two independent variables: $\sigma'^2 = \sigma_1^2 R(a) + \sigma_2^2 R(-a)$.
@@ -83,7 +83,7 @@ def maximum(input: Normal | Tensor, other: Normal | Tensor) -> Normal:
     return value.of(*fused(pair, None, mean_of(input), variance_of(input), mean_of(other), variance_of(other)))
 
 
-@mixing("max_with_covariance", on=Normal, pointwise=torch.maximum)
+@mixing("max_with_covariance", on=Normal, joint=True, pointwise=torch.maximum)
 def max_with_covariance(input: Normal, other: Normal, covariance: Tensor | float) -> Normal:
     r"""Moments of the larger of two jointly normal variables: $\sigma_1^2 R(a) + \sigma_2^2 R(-a) + 2c\,K(a)$.
 
@@ -94,7 +94,7 @@ def max_with_covariance(input: Normal, other: Normal, covariance: Tensor | float
     return input.of(*fused(larger, None, input.loc, input.variance, other.loc, other.variance, shared))
 
 
-@mixing("minimum", on=Normal, pointwise=torch.minimum)
+@mixing("minimum", on=Normal, pointwise=torch.minimum, joint=True)
 @follows(torch.minimum)
 def minimum(input: Normal | Tensor, other: Normal | Tensor) -> Normal:
     r"""Moments of the smaller of two independent variables.

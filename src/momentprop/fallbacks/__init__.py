@@ -4,7 +4,6 @@ They act only if `propagate(fallback=...)` asks for one, because a rule knows mo
 the elements of the result are assumed to be independent.
 """
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +13,9 @@ from torch import Tensor
 from momentprop.dispatch import Kind, MissingRule, Operand, where
 from momentprop.dispatch.context import Fallback
 from momentprop.dispatch.rule_table import operation_named
+from momentprop.fallbacks.plain import Plain, floating
+from momentprop.fallbacks.probe import draws_numbers, is_elementwise
 from momentprop.kernels.quadrature import quadrature as quadrature_kernel
-from momentprop.torch_compat import pytrees as pytree
 from momentprop.values import Independent
 
 DRAWS = 512
@@ -36,13 +36,14 @@ def quadrature(
         raise MissingRule(
             "quadrature cannot check while compiling whether an operation is elementwise: register a rule for it"
         )
-    plain = _Plain(kind, function, args, kwargs)
-    if len(plain.values) > 1 or not _is_elementwise(function, plain):
+    plain = Plain(kind, function, args, kwargs)
+    _refuse_draws(plain, "quadrature")
+    if len(plain.variables) > 1 or not _is_elementwise(plain):
         raise MissingRule(
             f"{function.__name__!r} at {where()} has no rule and is not a function of each element of one value, "
             "so quadrature cannot help: try fallback='monte_carlo'"
         )
-    return plain.result(lambda _: plain.values[0].through(quadrature_kernel(plain), plain))
+    return plain.result(lambda _: plain.variables[0].through(quadrature_kernel(plain), plain))
 
 
 def monte_carlo(
@@ -52,14 +53,19 @@ def monte_carlo(
 
     Error: 3 % of the deviation and 4 % of a deviation of the mean, at random
     """
-    plain = _Plain(kind, function, args, kwargs)
-    inputs = [value.sample(DRAWS) for value in plain.values]
+    plain = Plain(kind, function, args, kwargs)
+    inputs = [value.sample(DRAWS) for value in plain.variables]
     try:
         draws: Sequence[Tensor] = torch.func.vmap(
-            lambda *drawn: tuple(_floating(plain(*drawn))), randomness="different"
+            lambda *drawn: tuple(floating(plain(*drawn))), randomness="different"
         )(*inputs)
     except Exception:  # without support by `vmap`, draw by draw
-        singly = [_floating(plain(*drawn)) for drawn in zip(*inputs, strict=True)]
+        singly = [floating(plain(*drawn)) for drawn in zip(*inputs, strict=True)]
+        if len({tuple(tensor.shape for tensor in drawn) for drawn in singly}) > 1:
+            raise MissingRule(
+                f"{function.__name__!r} at {where()} has no rule, and the shape of its result is random, so that it "
+                "has no mean: use other operations, which keep the shape"
+            ) from None
         draws = [torch.stack(together) for together in zip(*singly, strict=True)]
 
     def moments(i: int) -> Independent:
@@ -78,18 +84,19 @@ def linearize(kind: type[Operand], function: Callable[..., Any], args: Sequence[
     Error: of second order in the deviations; beside it, with more than 64 inputs of which several matter to an output,
     9 % of the deviation at random
     """
-    plain = _Plain(kind, function, args, kwargs)
-    means = tuple(value.loc for value in plain.values)
-    deviations = [value.stddev for value in plain.values]
+    plain = Plain(kind, function, args, kwargs)
+    _refuse_draws(plain, "linearize")
+    means = tuple(value.loc for value in plain.variables)
+    deviations = [value.stddev for value in plain.variables]
 
     def squares(direction: Sequence[Tensor]) -> list[Tensor]:
         along = tuple(sign * deviation for sign, deviation in zip(direction, deviations, strict=True))
-        changes: Any = torch.func.jvp(lambda *tensors: tuple(_floating(plain(*tensors))), means, along)[1]
+        changes: Any = torch.func.jvp(lambda *tensors: tuple(floating(plain(*tensors))), means, along)[1]
         return [change**2 for change in changes]
 
     directions, weight = _directions(means)
     terms = [squares(direction) for direction in directions]
-    certain = _floating(plain.at_means)
+    certain = floating(plain.at_means)
     return plain.result(
         lambda i: plain.values[0].of(certain[i], weight * torch.stack([term[i] for term in terms]).sum(0))
     )
@@ -107,58 +114,20 @@ def named(fallback: str | Fallback | None) -> Fallback | None:
     return _FALLBACKS[fallback]
 
 
-class _Plain:
-    """An operation as a function of plain tensors, which replace the values among its arguments."""
-
-    def __init__(
-        self, kind: type[Operand], function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> None:
-        if not issubclass(kind, Independent):
-            kind.without_rule(function, args, kwargs)
-        self.function = function
-        self.leaves, self.structure = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=_is_value)
-        self.places = [i for i, leaf in enumerate(self.leaves) if _is_value(leaf)]
-        self.values: list[Independent] = [self.leaves[place] for place in self.places]
-        means = [value.loc.clone() for value in self.values]
-        self.at_means = self._apply(means)
-        self.in_place = self.at_means is means[0]  # an in-place operation returns its first argument
-
-    def __call__(self, *tensors: Tensor) -> Any:
-        return self._apply([tensor.clone() for tensor in tensors])  # an in-place operation writes into its input
-
-    def _apply(self, tensors: Sequence[Tensor]) -> Any:
-        filled = list(self.leaves)
-        for place, tensor in zip(self.places, tensors, strict=True):
-            filled[place] = tensor
-        args, kwargs = pytree.tree_unflatten(filled, self.structure)
-        return self.function(*args, **kwargs)
-
-    def result(self, moments: Callable[[int], Independent]) -> Any:
-        """Return the result with `moments(i)` as its `i`-th floating-point tensor; in place, write it back."""
-        if self.in_place:
-            target, made = self.values[0], moments(0)
-            if target.memory:
-                raise MissingRule(f"{self.function.__name__!r} at {where()} has no rule and would write to a view")
-            target.loc, target.variance, target.origin = made.loc, made.variance, None  # type: ignore[misc]
-            return target
-        count = itertools.count()
-        return pytree.tree_map(lambda leaf: moments(next(count)) if _is_floating(leaf) else leaf, self.at_means)
+def _refuse_draws(plain: Plain, name: str) -> None:
+    if not torch.compiler.is_compiling() and draws_numbers(plain, *(value.loc for value in plain.variables)):
+        raise MissingRule(
+            f"{plain.function.__name__!r} at {where()} has no rule and draws random numbers, whose variance {name} "
+            "would lose: try fallback='monte_carlo'"
+        )
 
 
-def _is_elementwise(function: Callable[..., Any], plain: _Plain) -> bool:
-    """Return whether an operation is elementwise, by the rule table or by a probe.
-
-    The probe changes every second element, and checks whether any other element of the result changes.
-    """
-    operation, x = operation_named(function.__name__), plain.values[0].loc
-    if operation.declared:
+def _is_elementwise(plain: Plain) -> bool:
+    """Return whether an operation is elementwise, by the rule table or by a probe."""
+    operation, variable = operation_named(plain.function.__name__), plain.variables[0]
+    if operation.declared and len(plain.values) == 1:
         return operation.kind is Kind.ELEMENTWISE
-    with torch.no_grad():
-        changed = (torch.arange(x.numel(), device=x.device) % 2 == 0).reshape(x.shape)
-        before, after = plain(x), plain(torch.where(changed, x + 0.5 * (1 + x.abs()), x))
-        if not isinstance(before, Tensor) or before.shape != x.shape:
-            return False
-        return bool(torch.equal(before.masked_fill(changed, 0.0), after.masked_fill(changed, 0.0)))
+    return is_elementwise(plain, variable.loc, variable.stddev)
 
 
 def _directions(means: tuple[Tensor, ...]) -> tuple[list[tuple[Tensor, ...]], float]:
@@ -173,15 +142,3 @@ def _directions(means: tuple[Tensor, ...]) -> tuple[list[tuple[Tensor, ...]], fl
             others[position] = row.reshape(mean.shape)
             ones.append(tuple(others))
     return ones, 1.0
-
-
-def _floating(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if _is_floating(leaf)]
-
-
-def _is_value(x: Any) -> bool:
-    return isinstance(x, Operand)
-
-
-def _is_floating(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.is_floating_point()

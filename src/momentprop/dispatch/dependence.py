@@ -1,0 +1,43 @@
+"""The warning where an operation takes values as independent that are known not to be."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from momentprop.dispatch.call import Call
+from momentprop.dispatch.elements import related
+from momentprop.dispatch.place import where
+
+
+class DependenceWarning(UserWarning):
+    """An operation was given values that depend on each other, and takes them as independent."""
+
+    __module__ = "momentprop"  # where users find it
+
+
+def warn_dependent(op: str) -> None:
+    """Warn that the arguments of an operation are not independent, once for each place in a model."""
+    _warn(
+        f"the arguments of {op!r} at {where()} have elements in common, or are functions of one value, but its "
+        "rule takes them as independent, so that mean and variance may be wrong: compare with method='sample'"
+    )
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _warn(message: str) -> bool:
+    """Warn also while a compiler traces, which runs this once."""
+    warnings.warn(message, DependenceWarning, stacklevel=3)
+    return True
+
+
+def any_related(values: Sequence[Any]) -> bool:
+    """Return whether two of some values are known to depend on each other."""
+    return any(related(values[i], values[j]) for i in range(1, len(values)) for j in range(i))
+
+
+def warn_if_related(call: Call) -> None:
+    """Warn if two of the values of a call are known to depend on each other."""
+    if any_related(call.values):
+        warn_dependent(call.op)

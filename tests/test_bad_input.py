@@ -66,12 +66,6 @@ def test_the_same_mistakes_in_propagate():
     [
         (Asking(), TypeError, "control flow on a random Normal at module Asking: it has no single truth value"),
         (Branching(), MissingRule, "the outcome of '__gt__' on a random Normal at module Branching is random"),
-        (
-            Writing(),
-            RuntimeError,
-            "in-place 'setitem' at module Writing would write a random value into a plain tensor",
-        ),
-        (Filling(), RuntimeError, "in-place 'copy' at module Filling would write a random value into a plain tensor"),
         (Exporting(), TypeError, r"a Normal is not one array: convert a component, such as `value.loc.numpy\(\)`"),
         (ToNumpy(), MissingRule, "no Normal rule for 'numpy' at module ToNumpy"),
         (Item(), MissingRule, "no Normal rule for 'item' at module Item"),
@@ -83,6 +77,16 @@ def test_a_model_that_does_what_cannot_be_done_with_a_random_value(model, error,
         model(_x())
     with pytest.raises(error, match=sentence):
         propagate(model, torch.ones(2, 3), input_variance=0.1)
+
+
+@pytest.mark.parametrize(("model", "op"), [(Writing(), "setitem"), (Filling(), "copy")])
+def test_a_model_that_writes_into_a_plain_tensor_needs_propagate(model, op):
+    sentence = f"in-place '{op}' at module {type(model).__name__} would write a random value into a plain tensor"
+    with pytest.raises(RuntimeError, match=sentence):
+        model(_x())
+    found = propagate(model, torch.ones(2, 3), input_variance=0.1)
+    assert torch.equal(found.loc, model(torch.ones(2, 3)))
+    assert torch.equal(found.variance, found.loc * 0.1)
 
 
 def test_shapes_that_do_not_fit_are_reported_with_the_place():

@@ -18,7 +18,7 @@ from momentprop.dispatch.spelling import spelled
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.functorch import is_wrapped
 from momentprop.torch_compat.tensors import base_of, memory_of
-from momentprop.values import Value
+from momentprop.values import Certain, Value
 from momentprop.values.conversion import is_value
 
 _ABOUT = frozenset(
@@ -35,16 +35,19 @@ class StandIns:
     def __init__(self, kind: type[Value]) -> None:
         self.kind = kind
         self.by_memory: dict[int, _StandIn] = {}
+        self.by_identity: dict[int, Certain] = {}  # draws in tensors that a transform of torch has made
 
     def __bool__(self) -> bool:
-        return bool(self.by_memory)
+        return bool(self.by_memory or self.by_identity)
 
     def seen(self, x: Any) -> Any:
         """Return what stands for a plain tensor, or anything else itself."""
         if not isinstance(x, Tensor):
             return x
         memory = memory_of(x)
-        found = None if memory is None else self.by_memory.get(memory)
+        if memory is None:
+            return self.by_identity.get(id(x), x)
+        found = self.by_memory.get(memory)
         return x if found is None else found.view(x)
 
     def among(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -60,8 +63,10 @@ class StandIns:
                 f"in-place {name!r} at {where()} would write a random value into a tensor of type {tensor.dtype}"
             )
         memory = memory_of(tensor)
-        if memory is None:
-            return tensor  # made inside a transform of torch: a draw may be written into it, and moments are refused
+        if memory is None:  # made inside a transform of torch, and gone with it: a draw may be written into it
+            if issubclass(self.kind, Certain):
+                return self.by_identity.setdefault(id(tensor), self.kind.of(tensor))
+            return tensor
         if memory not in self.by_memory:
             self.by_memory[memory] = _StandIn(self.kind, tensor, values)
         return self.by_memory[memory].view(tensor)

@@ -74,7 +74,7 @@ def written_into_a_plain_tensor() -> str:
     return f"variance {y.variance.tolist()}"
 
 
-@row(33, "dropout in place on a plain tensor", "variance 0")
+@row(4, "dropout in place on a plain tensor", "variance 0")
 def dropout_in_place_on_a_plain_tensor() -> str:
     """The tensor becomes a value, wherever it is used afterwards."""
 
@@ -88,7 +88,7 @@ def dropout_in_place_on_a_plain_tensor() -> str:
     return f"variance {y.variance.tolist()}"
 
 
-@row(34, "`x.add_(x)` and `x.mul_(x.sigmoid())` after a view was taken: independent factors", "variance 2 for 4")
+@row(4, "`x.add_(x)` and `x.mul_(x.sigmoid())` after a view was taken: independent factors", "variance 2 for 4")
 def in_place_with_itself() -> str:
     """What an in-place operation gives does not depend on whether a view was taken before."""
     x, viewed = (Normal(torch.tensor([0.5, -1.0]), 1.0) for _ in range(2))
@@ -103,7 +103,7 @@ def in_place_with_itself() -> str:
     return f"variance {viewed.variance.tolist()}"
 
 
-@row(35, "`torch.add(x, 1, out=tensor)` gave mean and variance one memory", "variance for mean")
+@row(4, "`torch.add(x, 1, out=tensor)` gave mean and variance one memory", "variance for mean")
 def result_into_out() -> str:
     """A plain `out` becomes a value inside `propagate`, and is refused outside."""
     out = torch.zeros(2)

@@ -187,7 +187,7 @@ def _check(operation: Operation, args: Sequence[Any], kwargs: Mapping[str, Any])
                 _same(operation, name, argument)
     if not takers(operation):  # torch's own function takes them
         forms = [form for form in signatures(operation.name) if operation.name in form.where]
-        known = {name for form in forms for name in (*form.positional, *form.keywords)}
+        known = {name for form in forms for name in (*form.positional, *form.keywords)} | set(operation.positions)
         assert set(kwargs) <= known
 
 

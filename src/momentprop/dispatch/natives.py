@@ -22,6 +22,7 @@ _RENAMED = {  # the parameters of any function of this name
     "embedding": {"indices": "input"},
     "feature_alpha_dropout": {"train": "training"},
     "feature_dropout": {"train": "training"},
+    "resize_as": {"tensor": "the_template"},
     "split": {"tensor": "input"},
     "transpose": {"axis0": "dim0", "axis1": "dim1"},  # of `swapaxes`
 }

@@ -15,7 +15,16 @@ from tests.operators.catalogue import Operator, Sample
 
 ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 UNCLEAR = (  # they come from our insides; others are messages to the user
-    *(AttributeError, AssertionError, IndexError, KeyError, NameError, RecursionError, StopIteration, ZeroDivisionError),
+    *(
+        AttributeError,
+        AssertionError,
+        IndexError,
+        KeyError,
+        NameError,
+        RecursionError,
+        StopIteration,
+        ZeroDivisionError,
+    ),
 )
 
 
@@ -32,7 +41,9 @@ def certain(tensor: Tensor) -> Normal:
     return Normal.of(tensor, torch.zeros_like(tensor))
 
 
-def run(function: Callable[..., Any], sample: Sample, stand_in: Callable[[Tensor], Any], places: tuple[int, ...]) -> Any:
+def run(
+    function: Callable[..., Any], sample: Sample, stand_in: Callable[[Tensor], Any], places: tuple[int, ...]
+) -> Any:
     """Return the result of a call, or the exception that it ends with; the same seed each time."""
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")

@@ -1,8 +1,8 @@
 r"""Operators on random values, compared with many draws.
 
 Each sample is tried with deviations of a tenth of its size and of all of it. The draws have errors of their own: a mean
-may be off by `Z` standard errors, a variance too. Beside that a rule may be off by the error that it states, relative to
-the deviation. Where one draw in a thousand decides, as for heavy tails, draws cannot tell, and the sample is left out.
+may be off by `Z` standard errors, a variance too. Beside that a rule may be off by the error that it states, relative
+to the deviation. Where few draws decide, as for heavy tails, draws cannot tell, and the sample is left out.
 """
 
 import math
@@ -87,7 +87,9 @@ def _judge(operator: Operator, sample: Sample, places: tuple[int, ...], level: f
         results = _many(function, sample, drawn)
     except Exception as error:
         return Verdict("left out", f"torch refuses: {type(error).__name__}")
-    verdicts = [_compare(ours, theirs, operator) for ours, theirs in zip(mine, results, strict=False) if ours is not None]
+    verdicts = [
+        _compare(ours, theirs, operator) for ours, theirs in zip(mine, results, strict=False) if ours is not None
+    ]
     order = ("different", "left out", "agrees", "not random")
     return min(verdicts, key=lambda verdict: order.index(verdict.verdict), default=Verdict("not random"))
 
@@ -154,4 +156,3 @@ def _compare(ours: Any, draws: Tensor, operator: Operator) -> Verdict:
             ratio = (variance.flatten()[worst] / spread.flatten()[worst]).sqrt()
             return Verdict("different", f"deviation times {ratio:.2g}")
     return Verdict("agrees")
-

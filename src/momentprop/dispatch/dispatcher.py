@@ -90,8 +90,10 @@ def dispatch(
                 refuse_lost_gradients(values, where)
                 break
     operation = operation_named(op)
-    ordered = args[::-1] if reflected else args
-    call = Call(operation, ordered, kwargs, values)
+    if reflected:
+        call = Call(operation, args[::-1], kwargs, values[::-1])
+    else:
+        call = Call(operation, args, kwargs, values)
     found = resolve(op, on, call if on.needs_rules else None)
     if found is None:
         return _without_rule(call, function, args, kwargs, on, context)

@@ -71,6 +71,8 @@ def rrelu(
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: paper, "Max and Leaky ReLU"; law of total variance
     """
+    if lower > upper:
+        raise ValueError(f"the slopes of `rrelu` have a lower bound of {lower}, above the upper one of {upper}")
     slope, variation = (lower + upper) / 2, (upper - lower) ** 2 / 12 if training else 0.0
     plain = None if training else partial(F.leaky_relu, negative_slope=slope)  # a draw is not a function of the input
     return Transform(partial(random_rectifier, slope=slope, variation=variation), plain)

@@ -78,6 +78,7 @@ def multi_margin_loss(
     """
     if p not in (1, 2):
         raise ValueError(f"`multi_margin_loss` takes p=1 or p=2, but p={p}")
+    target = target.reshape(input.shape[:-1])  # of one example, torch takes a target of one element too
     chosen = target.unsqueeze(-1)
     violation: Any = torch.relu(input - input.gather(-1, chosen) + margin)  # type: ignore[attr-defined]
     loss = violation.loc if p == 1 else violation.loc * violation.loc + violation.variance

@@ -66,6 +66,8 @@ def huber_loss(
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: as `clamp` and `relu`
     """
+    if delta <= 0:
+        raise ValueError(f"`huber_loss` takes a positive delta, but it is {delta}")
     loss = _huber(input - target, delta)
     return reduced(loss if weight is None else loss * weight, reduction)
 

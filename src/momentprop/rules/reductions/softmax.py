@@ -81,7 +81,7 @@ def softmax(input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: 
 
     def kernel(mean: Tensor, variance: Tensor) -> Moments:
         moments = kernels.softmax(mean.movedim(axis, -1), variance.movedim(axis, -1))
-        return Moments(moments.mean.movedim(-1, axis), moments.variance.movedim(-1, axis))
+        return Moments(*(part.movedim(-1, axis).contiguous() for part in moments[:2]))  # as torch lays it out
 
     if scores is not None and scores.shared is not None:
         moments = [part.to(input.dtype) for part in weights_of(scores)]

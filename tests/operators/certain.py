@@ -63,7 +63,7 @@ def judge(function: Callable[..., Any], sample: Sample, places: tuple[int, ...])
     """Compare one call on values without variance with torch."""
     expected = run(function, sample, lambda tensor: tensor, places)
     got = run(function, sample, certain, places)
-    if isinstance(got, UNCLEAR) and type(got) is not type(expected):
+    if isinstance(got, UNCLEAR) and type(got) is not type(expected) and "at top level" not in str(got):
         return Verdict("unclear", f"{type(got).__name__}: {str(got).splitlines()[:1]}")
     if isinstance(expected, Exception):
         return Verdict("both refuse") if isinstance(got, Exception) else Verdict("accepted", str(expected)[:100])

@@ -5,6 +5,7 @@ may be off by `Z` standard errors, a variance too. Beside that a rule may be off
 to the deviation. Where few draws decide, as for heavy tails, draws cannot tell, and the sample is left out.
 """
 
+import contextlib
 import math
 import warnings
 from collections.abc import Callable
@@ -26,12 +27,14 @@ Z = 6.0
 LARGEST = 1000  # elements of an argument
 UNSURE = 0.05  # the relative error of a variance beyond which draws cannot tell
 EXACT = 1e-4
+SINGLY = ("conv", "index_fill")  # `vmap` over kernels is slow, and fills a scalar with one draw for all
 
 STATED = {  # of the deviation of the result, as the rules state it; all others are below `EXACT`
     **dict.fromkeys("max min amax amin".split(), 0.13),
     **dict.fromkeys((f"{kind}max_pool{n}d" for kind in ("", "adaptive_") for n in (1, 2, 3)), 0.13),
     **dict.fromkeys("norm linalg_norm linalg_vector_norm std std_mean pairwise_distance".split(), 0.08),
     **dict.fromkeys("cosine_similarity cosine_embedding_loss".split(), 0.1),
+    "scaled_dot_product_attention": 0.2,
     "softmax": 0.02,
     "softmin": 0.02,
     "logsumexp": 3e-4,
@@ -84,7 +87,7 @@ def _judge(operator: Operator, sample: Sample, places: tuple[int, ...], level: f
     if any(bool(tensor.isnan().any()) for tensor in drawn.values()):
         return Verdict("left out", "outside of the domain")
     try:
-        results = _many(function, sample, drawn)
+        results = _many(operator, sample, drawn)
     except Exception as error:
         return Verdict("left out", f"torch refuses: {type(error).__name__}")
     verdicts = [
@@ -108,18 +111,20 @@ def _called(function: Callable[..., Any], sample: Sample, stand_ins: dict[int, A
     return sample.call(function, lambda _: next(rest), tuple(stand_ins))
 
 
-def _many(function: Callable[..., Any], sample: Sample, drawn: dict[int, Tensor]) -> list[Tensor]:
+def _many(operator: Operator, sample: Sample, drawn: dict[int, Tensor]) -> list[Tensor]:
+    function = operator.spellings()["function"]
+
     def once(*tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(tree_leaves(_called(function, sample, dict(zip(drawn, tensors, strict=True)))))
 
-    try:
-        return list(torch.func.vmap(once, randomness="different")(*drawn.values()))
-    except Exception:  # a single call works, or the loop says so
-        several = [once(*tensors) for tensors in zip(*drawn.values(), strict=True)]
-        return [torch.stack(results) for results in zip(*several, strict=True)]
+    with contextlib.suppress(Exception):  # a single call works, or the loop below says why not
+        if not any(name in operator.op for name in SINGLY):
+            return list(torch.func.vmap(once, randomness="different")(*drawn.values()))
+    several = [once(*tensors) for tensors in zip(*drawn.values(), strict=True)]
+    return [torch.stack(results) for results in zip(*several, strict=True)]
 
 
-def _compare(ours: Any, draws: Tensor, operator: Operator) -> Verdict:
+def _compare(ours: Any, draws: Tensor, operator: Operator, widest: float) -> Verdict:
     if not draws.is_floating_point():
         return Verdict("not random")
     stated = max(STATED.get(operator.op, 0.0), EXACT)
@@ -138,11 +143,11 @@ def _compare(ours: Any, draws: Tensor, operator: Operator) -> Verdict:
     square = (draws - centre).square()
     spread = square.mean(0)
     unsure = (square.square().mean(0) - spread.square()).clamp(min=0).div(count).sqrt()
-    whole = spread.max() if spread.numel() else torch.tensor(0.0)
+    whole = max(spread.max().item() if spread.numel() else 0.0, widest**2)  # for events that no draw has seen
     if bool((unsure > UNSURE * spread).any()):
         return Verdict("left out", "tails too heavy for draws")
     size = 1e-12 * centre.abs().max() if centre.numel() else 0.0
-    allowed = stated * spread.sqrt() + Z * (spread / count).sqrt() + Z / count * whole.sqrt() + size
+    allowed = stated * spread.sqrt() + Z * (spread / count).sqrt() + Z / count * math.sqrt(whole) + size
     off = (mean - centre).abs() / allowed.clamp(min=1e-300)
     if not bool((off <= 1).all()):
         worst = off.nan_to_num(math.inf).argmax()

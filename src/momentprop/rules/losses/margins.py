@@ -101,6 +101,8 @@ def multilabel_margin_loss(
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: as `relu`
     """
+    if input.ndim == 0:
+        input, target = input.reshape(1), target.reshape(1)  # type: ignore[attr-defined]
     listed = (target >= 0).cumprod(-1)
     is_target = torch.zeros_like(target).scatter_add(-1, target.clamp(min=0), listed) > 0
     pairs = is_target.unsqueeze(-1) & ~is_target.unsqueeze(-2)  # shape: (..., target, other)

@@ -32,6 +32,8 @@ _PAPER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def log_posterior(input: Normal, dim: int, method: str | None = None) -> Tensor:
     r"""Return $\log q$, with the classes moved to the last dimension."""
     mean, variance = input.loc.movedim(dim, -1), input.variance.movedim(dim, -1)
+    if mean.numel() == 0:
+        return mean
     if method is None:
         method = _default(input, mean.shape[-1])
     if method in _KERNELS:

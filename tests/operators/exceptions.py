@@ -14,6 +14,7 @@ class Exception_:  # noqa: N801 (the builtin has the name)
     reason: str
     against_draws: bool = False
     until: str = ""  # the branch that mends it
+    since: str = ""  # the branch that brings it
 
     def allows(self, name: str, verdict: str, text: str, against_draws: bool) -> bool:
         """Return whether a call may end so; what is refused without variance may be refused with it."""
@@ -121,7 +122,6 @@ _LASTING: tuple[Exception_, ...] = (
         "Torch's own chunked and fused sums round by several units of float32 here.",
     ),
     # edges that torch itself treats as it likes
-    Exception_("addbmm", "refused|accepted", "in place", "Torch lets `addbmm_` change the shape of its target."),
     Exception_(
         "nn.functional.batch_norm",
         "unclear",
@@ -250,4 +250,25 @@ _TEMPORARY: tuple[Exception_, ...] = (  # rows of reliability.md that other bran
     Exception_("nn.functional.hardshrink", "different", "lambd=-", "A negative lambda: row 27.", True, until="numbers"),
 )
 
-EXCEPTIONS = _LASTING + _DRAWN + _TEMPORARY
+_OUT = "masked_select gather index_select take cat"
+_COMING: tuple[Exception_, ...] = (
+    Exception_("addbmm", "refused", "^in place", "Torch lets `addbmm_` change its shape.", since="memory"),
+    Exception_(_OUT, "refused", "out=", "A random result does not fit into a plain `out`.", since="memory"),
+    Exception_("gather", "accepted", "out=", "`out` may be of another type.", since="memory"),
+    Exception_(
+        f"{_STATISTICS} norm linalg.vector_norm",
+        "refused",
+        "no elements",
+        "A statistic of no elements is refused, where torch gives NaN or zero.",
+        since="dtypes",
+    ),
+    Exception_(
+        "log_softmax log_softmax.with_dtype",
+        "refused",
+        "needs a dimension of classes",
+        "A class posterior needs a dimension of classes.",
+        since="dtypes",
+    ),
+)
+
+EXCEPTIONS = _LASTING + _DRAWN + _TEMPORARY + _COMING

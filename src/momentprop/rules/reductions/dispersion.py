@@ -155,7 +155,7 @@ def linalg_vector_norm(
         n = math.prod([value.shape[d] for d in dims]) if dims else value.loc.numel()
         return _statistic(value, partial(root_mean_square, centred=False), math.sqrt(n), dims, keepdim)
     if ord == 1:
-        return torch.abs(value).sum(dims or None, keepdim)  # type: ignore[no-any-return, call-overload]
+        return torch.abs(value).sum(dims or None, keepdim)  # type: ignore[return-value]
     if ord == math.inf:
         return _largest_size(value, dims, keepdim)
     raise ValueError(f"the norm of a random value has a rule for the orders 1, 2 and inf, but not for {ord!r}")

@@ -83,7 +83,8 @@ def softmax(input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: 
 
     def kernel(mean: Tensor, variance: Tensor) -> Moments:
         moments = kernels.softmax(mean.movedim(axis, -1), variance.movedim(axis, -1))
-        return Moments(*(part.movedim(-1, axis).contiguous() for part in moments[:2]))  # as torch lays it out
+        mean, variance = (part.movedim(-1, axis).contiguous() for part in moments[:2])  # as torch lays it out
+        return Moments(mean, variance)
 
     if scores is not None and scores.shared is not None:
         moments = [part.to(input.dtype) for part in weights_of(scores)]

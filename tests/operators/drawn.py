@@ -90,8 +90,11 @@ def _judge(operator: Operator, sample: Sample, places: tuple[int, ...], level: f
         results = _many(operator, sample, drawn)
     except Exception as error:
         return Verdict("left out", f"torch refuses: {type(error).__name__}")
+    widest = max(float(spread) for spread in spreads.values())
     verdicts = [
-        _compare(ours, theirs, operator) for ours, theirs in zip(mine, results, strict=False) if ours is not None
+        _compare(ours, theirs, operator, widest)
+        for ours, theirs in zip(mine, results, strict=False)
+        if ours is not None
     ]
     order = ("different", "left out", "agrees", "not random")
     return min(verdicts, key=lambda verdict: order.index(verdict.verdict), default=Verdict("not random"))

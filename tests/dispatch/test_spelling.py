@@ -15,6 +15,10 @@ def test_reflected_operators_keep_their_order():
     assert_same(1 - x, -(x - 1))
     assert_same(torch.ones(3) - x, -(x - torch.ones(3)))
     assert_same(torch.rsub(x, 1), 1 - x)
+    y = a_value(3).mul(3.0)
+    assert_same(torch.rsub(x, y), y - x)
+    assert_same(torch.rsub(x, y, alpha=2), y - 2 * x)
+    assert_same(x.__rsub__(y), y - x)
     assert_same(2 * x, x * 2)
     assert_same(torch.full((3,), 2.0) * x, x * 2)
 
@@ -45,6 +49,8 @@ def test_synonyms_reach_the_same_rule():
     assert_same(torch.negative(x), -x)
     assert_same(torch.concat([x, x]), torch.cat([x, x]))
     assert_same(a_value(2, 3).swapaxes(0, 1), a_value(2, 3).transpose(0, 1))
+    assert_same(torch.linalg.matmul(a_value(2, 3), torch.ones(3)), a_value(2, 3) @ torch.ones(3))
+    assert_same(torch.ger(x, torch.ones(2)), torch.outer(x, torch.ones(2)))
 
 
 def test_inplace_by_keyword_by_position_and_by_module():

@@ -104,7 +104,7 @@ def dispatch(
     if kwargs or op in WORDS:  # torch's words may not be those of the rules
         ordered, named = in_our_words(function, operation, args, kwargs)
     if reflected:
-        ordered = ordered[::-1]
+        ordered, values = ordered[::-1], values[::-1]
     call = Call(operation, ordered, named, values)
     found = resolve(op, on, call if on.needs_rules else None)
     if found is None:

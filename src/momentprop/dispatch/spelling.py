@@ -14,6 +14,8 @@ _SYNONYMS = {
     "concat": "cat",
     "concatenate": "cat",
     "divide": "div",
+    "ger": "outer",
+    "linalg_matmul": "matmul",
     "moveaxis": "movedim",
     "multiply": "mul",
     "negative": "neg",

@@ -1,6 +1,7 @@
 """Slopes of rectifiers: learned, or drawn."""
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck, gradgradcheck
@@ -42,3 +43,8 @@ def test_a_random_slope_adds_to_the_variance_in_training():
     inputs = x.loc.clone().requires_grad_(), x.variance.clone().requires_grad_()
     assert gradcheck(moments, inputs, check_forward_ad=True)
     assert gradgradcheck(moments, inputs)
+
+
+def test_rrelu_refuses_bounds_in_the_wrong_order():
+    with pytest.raises(ValueError, match="above the upper one"):
+        F.rrelu(Normal(torch.zeros(1), 1.0), 0.3, 0.1)

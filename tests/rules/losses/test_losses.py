@@ -262,3 +262,17 @@ def test_distances_and_cosines_without_variance_are_the_plain_ones() -> None:
     same = F.cosine_similarity(x := Normal(MEAN, VARIANCE), x)
     assert torch.equal(same.loc, torch.ones(6, dtype=torch.float64))
     assert not same.variance.any()
+
+
+def test_arguments_that_torch_refuses_are_refused() -> None:
+    x = Normal(torch.zeros(3), 1.0)
+    with pytest.raises(ValueError, match="positive delta"):
+        F.huber_loss(x, torch.zeros(3), delta=0.0)
+    with pytest.raises(ValueError, match="takes a batch of inputs"):
+        F.linear_cross_entropy(x, torch.zeros(2, 4, 3), torch.zeros(4, dtype=torch.long))
+
+
+def test_multi_margin_loss_of_one_example_takes_a_target_of_one_element() -> None:
+    x = torch.tensor([0.1, 0.5, -0.2])
+    found = F.multi_margin_loss(Normal(x, 0.0), torch.tensor([1]))
+    torch.testing.assert_close(found, F.multi_margin_loss(x, torch.tensor([1])))

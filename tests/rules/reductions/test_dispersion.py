@@ -46,6 +46,38 @@ def test_variances_are_exact() -> None:
     assert math.isnan(torch.var(Normal(torch.zeros(1), 1.0)).loc.item())
 
 
+@pytest.mark.parametrize(("n", "tolerance"), [(1, 0.0), (2, 0.17), (3, 0.1), (25, 0.05), (200, 0.02)])
+@pytest.mark.parametrize("mean", [0.0, 0.5, 3.0])
+def test_the_largest_size_is_close(n: int, tolerance: float, mean: float) -> None:
+    x = Normal(torch.full((n,), mean, dtype=torch.float64), 1.0)
+    t = torch.linspace(0, 12, 12_001, dtype=torch.float64)
+    beyond = 1 - (torch.special.ndtr(t - mean) - torch.special.ndtr(-t - mean)) ** n
+    wanted = torch.trapezoid(beyond, t)
+    variance = torch.trapezoid(2 * t * beyond, t) - wanted**2
+    y = torch.linalg.vector_norm(x, math.inf)
+    if n > 1:
+        assert error(y, wanted, variance) < tolerance
+    else:
+        torch.testing.assert_close(y.loc, abs(x).loc[0])
+        torch.testing.assert_close(y.variance, abs(x).variance[0])
+
+
+def test_the_largest_size_is_along_dimensions() -> None:
+    x = Normal(torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)), 0.0)
+    for dim in (None, 0, -1, (0, 2)):
+        for keepdim in (False, True):
+            wanted = torch.linalg.vector_norm(x.loc, math.inf, dim, keepdim)
+            assert torch.equal(torch.linalg.vector_norm(x, math.inf, dim, keepdim).loc, wanted)
+
+
+def test_the_norm_of_a_scalar_is_its_size() -> None:
+    x = Normal(torch.tensor(-1.0), 0.5)
+    for order in (1, 2, math.inf):
+        y = torch.linalg.vector_norm(x, order)
+        assert torch.equal(y.loc, abs(x).loc)
+        assert torch.equal(y.variance, abs(x).variance)
+
+
 @pytest.mark.parametrize(("n", "tolerance"), [(32, 0.1), (256, 0.06)])
 def test_angles_are_close(n: int, tolerance: float) -> None:
     for scale in (0.01, 0.1, 1.0):

@@ -108,3 +108,12 @@ def test_sizes_that_torch_refuses_are_refused() -> None:
         F.max_pool2d(x, 3, 1, 2)
     with pytest.raises(ValueError, match="a window of 7 elements does not fit into 4 with a padding of 0"):
         F.max_pool2d(x, 4, 1, 0, 2)
+
+
+def test_shapes_and_strides_that_torch_refuses_are_refused() -> None:
+    with pytest.raises(ValueError, match="max_pool1d takes channels and 1 more dimensions"):
+        F.max_pool1d(Normal(torch.zeros(4), 1.0), 2)
+    with pytest.raises(ValueError, match="adaptive_max_pool2d takes channels and 2 more dimensions"):
+        F.adaptive_max_pool2d(Normal(torch.zeros(2, 2), 1.0), 2)
+    with pytest.raises(ValueError, match="a stride of 0"):
+        F.max_pool1d(Normal(torch.zeros(1, 4), 1.0), 2, stride=0)

@@ -91,6 +91,8 @@ def linear_cross_entropy(
     Source: paper, "Learning"
     """
     classes, *more = linear_weight.shape[:-1]
+    if more and input.ndim < 2:
+        raise ValueError(f"a weight of shape {tuple(linear_weight.shape)} takes a batch of inputs, but got one input")
     features = linear_weight.shape[-1]
     scores: Any = F.linear(
         input,

@@ -80,6 +80,7 @@ def multi_margin_loss(
     require_plain("multi_margin_loss", target=target, weight=weight)
     if p not in (1, 2):
         raise ValueError(f"`multi_margin_loss` takes p=1 or p=2, but p={p}")
+    target = target.reshape(input.shape[:-1])  # of one example, torch takes a target of one element too
     chosen = target.unsqueeze(-1)
     violation: Any = torch.relu(input - input.gather(-1, chosen) + margin)  # type: ignore[attr-defined]
     loss = violation.loc if p == 1 else violation.loc * violation.loc + violation.variance
@@ -102,6 +103,8 @@ def multilabel_margin_loss(
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: as `relu`
     """
+    if input.ndim == 0:
+        input, target = input.reshape(1), target.reshape(1)  # type: ignore[attr-defined]
     listed = (target >= 0).cumprod(-1)
     times = torch.zeros_like(target).scatter_add(-1, target.clamp(min=0), listed)  # each class is listed
     pairs = times.unsqueeze(-1) * (times == 0).unsqueeze(-2)  # shape: (..., target, other)

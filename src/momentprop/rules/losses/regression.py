@@ -69,6 +69,8 @@ def huber_loss(
     Source: as `clamp` and `relu`
     """
     require_plain("huber_loss", weight=weight)
+    if delta <= 0:
+        raise ValueError(f"`huber_loss` takes a positive delta, but it is {delta}")
     loss = _huber(input - target, delta)
     return reduced(loss if weight is None else loss * weight, reduction)
 

@@ -151,22 +151,34 @@ def linalg_vector_norm(
 ) -> Normal:
     r"""Moments of a norm: for $p = 2$ the root of a gamma variable with the mean and variance of the sum of squares.
 
-    For $p = 1$ and $p = \infty$, the sum and the maximum of the absolute values.
+    For $p = 1$, the sum of the absolute values. For $p = \infty$, the maximum of the elements and their negatives, as
+    if these were independent; it is off by 0.17 for two elements and 0.1 for more.
 
     Error: 0.08; 0.02 for at least 16 elements
     Source: moments of a quadratic form in normal variables; Nakagami distribution
     """
     value = converted("linalg_vector_norm", input, dtype)
     dims = _as_dims(dim)
+    if value.ndim == 0 and ord in (None, "fro", 1, 2, math.inf):
+        return torch.abs(value)  # type: ignore[return-value]
     if ord is None or ord == "fro" or ord == 2:
         n = math.prod([value.shape[d] for d in dims]) if dims else value.loc.numel()
         return _statistic(value, partial(root_mean_square, centred=False), math.sqrt(n), dims, keepdim)
-    size: Any = torch.abs(value)
     if ord == 1:
-        return size.sum(dims or None, keepdim)  # type: ignore[no-any-return]
+        return torch.abs(value).sum(dims or None, keepdim)  # type: ignore[return-value]
     if ord == math.inf:
-        return size.amax(dims or (), keepdim)  # type: ignore[no-any-return]
+        return _largest_size(value, dims, keepdim)
     raise ValueError(f"the norm of a random value has a rule for the orders 1, 2 and inf, but not for {ord!r}")
+
+
+def _largest_size(value: Any, dims: Sequence[int], keepdim: bool) -> Normal:
+    """The maximum of the absolute values, which are far from normal: of all elements and their negatives."""
+    places = [dim % value.ndim for dim in dims] or list(range(value.ndim))
+    if math.prod([value.shape[dim] for dim in places]) == 1:
+        return torch.abs(value).amax(places, keepdim)  # type: ignore[return-value]
+    both: Any = torch.stack([value, -value], -1)
+    size = both.amax([*places, value.ndim], keepdim)
+    return size.squeeze(-1) if keepdim else size  # type: ignore[no-any-return]
 
 
 @mixing("norm", on=Normal)
@@ -223,6 +235,8 @@ def cosine_similarity(x1: Normal | Tensor, x2: Normal | Tensor, dim: int = 1, ep
         ones = torch.ones_like(x1.loc.select(dim, 0))
         return x1.of(ones, torch.zeros_like(ones))
     parts = torch.broadcast_tensors(mean_of(x1), variance_of(x1), mean_of(x2), variance_of(x2))
+    if parts[0].ndim == 0:
+        parts = [part.unsqueeze(0) for part in parts]
     loc, variance = differentiable(partial(cosine, least=eps), *(part.movedim(dim, -1) for part in in_float(*parts)))
     dtype = torch.promote_types(x1.dtype, x2.dtype)
     return some_value(x1, x2).of(loc[..., 0].to(dtype), variance[..., 0].to(dtype))

@@ -32,7 +32,19 @@ class _Sliding(NamedTuple):
     padding: tuple[int, int]
 
 
+def _require_dims(op: str, input: Normal, dims: int) -> None:
+    if input.ndim not in (dims + 1, dims + 2) or 0 in input.shape[-1 - dims :]:
+        raise ValueError(
+            f"{op} takes channels and {dims} more dimensions, none of them empty, with or without a batch, "
+            f"but the shape is {tuple(input.shape)}"
+        )
+
+
 def _sliding(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> _Sliding:
+    if min(kernel, stride, dilation) < 1:
+        raise ValueError(
+            f"windows of {kernel} elements, a stride of {stride} and a dilation of {dilation}: not positive"
+        )
     extent = (kernel - 1) * dilation + 1
     if 2 * padding > extent:
         raise ValueError(f"padding {padding} is more than half of the window, which extends over {extent} elements")
@@ -102,6 +114,7 @@ def _register_pool(op: str, dims: int) -> None:
     ) -> Normal:
         if return_indices:
             _refuse_indices(op)
+        _require_dims(op, input, dims)
         given = (kernel_size, kernel_size if stride is None or stride == [] else stride, padding, dilation)
         kernels, strides, paddings, dilations = (per_dim(size, dims) for size in given)
         settings = zip(input.shape[-dims:], kernels, strides, paddings, dilations, strict=True)
@@ -115,6 +128,7 @@ def _register_adaptive_pool(op: str, dims: int) -> None:
     def pool(input: Normal, output_size: int | Sequence[int | None] | None, return_indices: bool = False) -> Normal:
         if return_indices:
             _refuse_indices(op)
+        _require_dims(op, input, dims)
         asked = list(output_size) if isinstance(output_size, Sequence) else [output_size] * dims
         sizes = input.shape[-dims:]
         gather = _gather_adaptive([(n, n if m is None else m) for n, m in zip(sizes, asked, strict=True)])

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from momentprop.dispatch import MissingRule, where
 from momentprop.dispatch.memory import as_before
 from momentprop.dispatch.registry import mixing
 from momentprop.kernels.fuse import Kernel, Moments, differentiable
@@ -161,6 +162,8 @@ def instance_norm(
     Error: 2e-5 for at least 5 positions; exact for running statistics
     Source: Laplace transform of a quadratic form in normal variables; law of total variance
     """
+    if is_random(running_mean) or is_random(running_var):
+        raise MissingRule(f"no rule for 'instance_norm' with random running statistics at {where()}")
     if not use_input_stats:
         scaled: Any = F.batch_norm(input, running_mean, running_var, None, None, False, momentum, eps)  # type: ignore[arg-type]
         return affine(scaled, *(channels(part, scaled.ndim) for part in (weight, bias)))

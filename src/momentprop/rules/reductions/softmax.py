@@ -35,6 +35,8 @@ _PAPER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def log_posterior(input: Normal, dim: int, method: str | None = None) -> Tensor:
     r"""Return $\log q$, with the classes moved to the last dimension."""
     mean, variance = input.loc.movedim(dim, -1), input.variance.movedim(dim, -1)
+    if mean.numel() == 0:
+        return mean
     if method is None:
         method = _default(input, mean.shape[-1])
     if method in _KERNELS:
@@ -89,7 +91,8 @@ def softmax(input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: 
 
     def kernel(mean: Tensor, variance: Tensor) -> Moments:
         moments = kernels.softmax(mean.movedim(axis, -1), variance.movedim(axis, -1))
-        return Moments(moments.mean.movedim(-1, axis), moments.variance.movedim(-1, axis))
+        mean, variance = (part.movedim(-1, axis).contiguous() for part in moments[:2])  # as torch lays it out
+        return Moments(mean, variance)
 
     if scores is not None and scores.shared is not None:
         moments = [part.to(input.dtype) for part in weights_of(scores)]

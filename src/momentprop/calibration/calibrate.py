@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from momentprop.calibration.calibration import Calibration, FitNoise, Quality, dropout_acts
 from momentprop.calibration.corrections import COUNT, Features
-from momentprop.calibration.fingerprint import Before
+from momentprop.calibration.fingerprint import of_what_lasts
 from momentprop.calibration.fit import PlaceFit, at_level, summed, survey
 from momentprop.checking.ranks import share
 from momentprop.propagate import FAMILIES, Family
@@ -77,7 +77,7 @@ def calibrate(
         raise ValueError(f"unknown family {family!r}: choose 'normal', 'logistic' or 'fitted'")
     if features not in COUNT:
         raise ValueError(f"unknown features {features!r}: choose 'all', 'state', 'variance' or 'channel'")
-    before, levels = Before(model), _levels(input_variance)
+    levels = _levels(input_variance)
     given = _like_weights(drawn_inputs(statistics, shape, inputs, seed), model) if batches is None else batches
     batched = _runs(model, given, {"dropout": dropout, "fallback": fallback}, seed)
     kind, runs = FAMILIES[family], [_at(batched, each) for each in levels]
@@ -103,8 +103,16 @@ def calibrate(
         torch.cat([numbers[place].flatten(1) for place in fitted], 1).cpu(),
         {str(place): [_quality(fits[place], mean) for fits, mean in found] for place in fitted},
         _about(batched, samples, seed),
-        before.fingerprint(model),
+        of_what_lasts(model, _passed(batched[0])),
     )
+
+
+@torch.no_grad()
+def _passed(run: Run) -> Callable[..., Any]:
+    """A copy of the model after a pass."""
+    apart = run.apart()
+    apart.plain()
+    return apart.model
 
 
 def _levels(given: Tensor | float | Sequence[float] | None) -> list[Tensor | float | None]:

@@ -74,25 +74,20 @@ class Fingerprint:
         return self.constants is not None and self.held is not None
 
 
-class Before:
-    """A model before its calibration: what its own passes change is state, and does not belong to the fingerprint."""
-
-    def __init__(self, model: Callable[..., Any]) -> None:
-        self.constants, self.held = attributes(model) if isinstance(model, nn.Module) else ({}, {})
-        self.hashes = _hashed(self.held.items())
-
-    def fingerprint(self, model: Callable[..., Any]) -> Fingerprint:
-        """The fingerprint of the model after its calibration."""
-        now = Fingerprint.of(model)
-        if not isinstance(model, nn.Module):
-            return now
-        lasting = {
-            path: {name: found for name, found in here.items() if self.constants.get(path, {}).get(name) == found}
-            for path, here in (now.constants or {}).items()
-        }
-        same = {name for name, tensor in attributes(model)[1].items() if self.held.get(name) is tensor}
-        kept = {name: x for name, x in (now.held or {}).items() if name in same and self.hashes[name] == x}
-        return Fingerprint(now.modules, now.weights, lasting, kept)
+def of_what_lasts(model: Callable[..., Any], passed: Callable[..., Any]) -> Fingerprint:
+    """The fingerprint of a model but for its state: all that a pass has changed in `passed`, a copy of the model."""
+    now = Fingerprint.of(model)
+    if not isinstance(model, nn.Module) or not isinstance(passed, nn.Module):
+        return now
+    (_, held), (texts, later) = attributes(model), attributes(passed)
+    lasting = {
+        path: {name: found for name, found in here.items() if texts.get(path, {}).get(name) == found}
+        for path, here in (now.constants or {}).items()
+    }
+    same = {name for name, tensor in held.items() if later.get(name) is tensor}
+    buffers = _hashed((name, later[name]) for name, _ in model.named_buffers() if name in later)
+    kept = {name: x for name, x in (now.held or {}).items() if name in same or buffers.get(name) == x}
+    return Fingerprint(now.modules, now.weights, lasting, kept)
 
 
 def tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

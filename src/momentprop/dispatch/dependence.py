@@ -4,11 +4,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from momentprop.dispatch.call import Call
 from momentprop.dispatch.elements import related
 from momentprop.dispatch.place import where
+from momentprop.torch_compat.dynamo import constant
 
 
 class DependenceWarning(UserWarning):
@@ -25,7 +24,7 @@ def warn_dependent(op: str) -> None:
     )
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def _warn(message: str) -> bool:
     """Warn also while a compiler traces, which runs this once."""
     warnings.warn(message, DependenceWarning, stacklevel=3)

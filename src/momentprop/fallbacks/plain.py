@@ -9,6 +9,7 @@ from torch import Tensor
 from momentprop.dispatch import MissingRule, Operand, where
 from momentprop.dispatch.dependence import any_related, warn_dependent
 from momentprop.torch_compat import pytrees as pytree
+from momentprop.torch_compat.tensors import writes
 from momentprop.values import Independent
 from momentprop.values.origin import Origin
 
@@ -98,7 +99,7 @@ def _firsts(ways: list[tuple[int, Origin | None]]) -> list[int]:
 
 def _was_written(tensor: Tensor) -> bool:
     """Return whether a fresh copy was written to; a function that returns its argument as it is has not."""
-    return True if tensor.is_inference() else tensor._version > 0
+    return tensor.is_inference() or writes(tensor) != 0
 
 
 def floating(tree: Any) -> list[Tensor]:

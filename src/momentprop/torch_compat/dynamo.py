@@ -15,11 +15,13 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from momentprop.torch_compat.guard import patched
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _LOSES = (
     "compiled, write `torch.matmul(value, tensor)` for `value @ tensor`, `value = value + tensor` for "
@@ -41,6 +43,15 @@ def install(kind: type[Any]) -> None:
         if name in sys.modules:
             _repair(name, sys.modules[name])
     sys.meta_path.insert(0, _AfterImport([name for name in _REPAIRS if name not in sys.modules]))
+
+
+def constant(function: F) -> F:
+    """Make dynamo run a function once, while it traces, as `torch.compiler.assume_constant_result` does.
+
+    That function imports dynamo, and this one does not.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def traceable(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -29,7 +29,7 @@ class Mixing(nn.Module):
 
 class Sorting(nn.Module):
     def forward(self, x):
-        values, indices = torch.sort(x, -1, descending=True)
+        values, indices = torch.kthvalue(x, 2, -1)
         return values, indices
 
 
@@ -77,7 +77,7 @@ def test_integer_outputs_are_those_of_the_mean():
     for fallback in ("monte_carlo", "linearize"):
         values, indices = propagate(Sorting(), X, input_variance=V, fallback=fallback, seed=0)
         assert type(values) is Normal
-        assert indices.tolist() == [[2, 1, 0], [2, 1, 0]]
+        assert indices.tolist() == [1, 1]
 
 
 def test_quadrature_refuses_what_is_not_elementwise():

@@ -112,3 +112,21 @@ def test_two_keys_are_a_logistic_function(scale):
     y = F.scaled_dot_product_attention(Normal(mean, variance), key, value)
     p = torch.sigmoid(Normal(mean, variance))
     assert (y.loc - p.loc).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_least_number_masks_as_minus_infinity_does(dtype):
+    """Hugging Face masks by the least finite number, often all keys but one."""
+    g = seeded(6)
+    query, key, value = (Normal(torch.randn(2, 5, 8, generator=g, dtype=dtype), 0.3) for _ in range(3))
+    hidden = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    masks = [torch.zeros(5, 5, dtype=dtype).masked_fill(hidden, far) for far in (-torch.inf, torch.finfo(dtype).min)]
+    wanted, found = (F.scaled_dot_product_attention(query, key, value, attn_mask=mask) for mask in masks)
+    torch.testing.assert_close(found.loc, wanted.loc)
+    torch.testing.assert_close(found.variance, wanted.variance)
+    scores = query @ key.mT
+    for function in (torch.softmax, torch.logsumexp):
+        found, wanted = (function(scores + mask, -1) for mask in masks)
+        assert found.loc.isfinite().all()
+        torch.testing.assert_close(found.loc, wanted.loc)
+        torch.testing.assert_close(found.variance, wanted.variance)

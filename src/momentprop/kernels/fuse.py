@@ -25,11 +25,15 @@ Partials = tuple[tuple[Tensor, Tensor], ...]
 
 
 class Moments(NamedTuple):
-    """The result of a kernel: two moments and, if known in closed form, a function that returns their derivatives."""
+    """The result of a kernel: two moments and, if known in closed form, a function that returns their derivatives.
+
+    A noisy result has variance of its own, also where the input has none.
+    """
 
     mean: Tensor
     variance: Tensor
     partials: Callable[[], Partials] | None = None
+    noisy: bool = False
 
 
 Kernel = Callable[..., Moments]
@@ -68,8 +72,8 @@ def differentiable(
     if not compiling and (differentiated or _is_transformed(inputs)) and not scripting():
         return _Fused.apply(kernel, certain, *inputs)[:2]  # type: ignore[no-untyped-call, no-any-return]
     moments = kernel(*inputs)
-    mean, variance = _exact_where_certain(moments, certain, inputs, differentiated)
-    if differentiated and moments.partials is not None and not exporting():
+    mean, variance = _exact_where_certain(moments, certain, inputs, differentiated or scripting())
+    if compiling and differentiated and moments.partials is not None and not exporting():
         # dynamo does not support `jvp`, and compilers choose what to save; closed-form partials are kept. An export
         # would cut the graph here: it keeps the result of an autograd function and drops its `backward`
         constants = [tensor.detach() for tensor in (mean, variance, *_flat_partials(moments))]
@@ -106,7 +110,8 @@ def _exact_where_certain(
     known, none = certain, torch.zeros_like(variance)
     if differentiated:  # zeros, but with the derivatives of the kernel
         known, none = (x + (y - y.detach()).nan_to_num(0.0) for x, y in ((known, mean), (none, variance)))
-    return torch.where(sure | inputs[0].isinf(), known, mean), torch.where(sure, none, variance)
+    mean = torch.where(sure | inputs[0].isinf(), known, mean)
+    return mean, variance if moments.noisy else torch.where(sure, none, variance)
 
 
 class _Fused(torch.autograd.Function):

@@ -109,6 +109,9 @@ def _without_own(heights: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(top, second, first), torch.where(top, from_second, from_first)
 
 
+_FAR_BEHIND = -1e18
+
+
 def step(x: Tensor) -> Tensor:
     """A smooth step from 0 at 0 to 1 at 1, constant beyond."""
     x = x.clamp(0.0, 1.0)
@@ -116,9 +119,13 @@ def step(x: Tensor) -> Tensor:
 
 
 def present(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Means relative to the largest, variances, and which classes a mean of $-\infty$ excludes."""
+    r"""Means relative to the largest, variances, and which classes a mean of $-\infty$ excludes.
+
+    Masks are often the least finite number. Such a mean is far behind at any noise, and its double must not overflow.
+    """
     absent = mean == -torch.inf
     mean, variance = mean - mean.amax(-1, keepdim=True).detach(), torch.where(absent, 0.0, variance)
+    mean = mean.clamp(min=_FAR_BEHIND)
     behind = -1e3 - 50 * variance.detach().amax(-1, keepdim=True).sqrt()  # before the race begins
     return torch.where(absent, behind, mean), variance, absent
 

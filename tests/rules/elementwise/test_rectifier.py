@@ -46,5 +46,5 @@ def test_a_random_slope_adds_to_the_variance_in_training():
 
 
 def test_rrelu_refuses_bounds_in_the_wrong_order():
-    with pytest.raises(ValueError, match="above the upper one"):
+    with pytest.raises(ValueError, match="needs lower <= upper"):
         F.rrelu(Normal(torch.zeros(1), 1.0), 0.3, 0.1)

@@ -161,7 +161,7 @@ LACKING = [op for op in ("linear_cross_entropy",) if not hasattr(F, op)]  # befo
 
 REFUSED = """
     _pack_padded_sequence _pad_packed_sequence adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
-    addbmm addmv addr as_strided baddbmm bilinear binary_cross_entropy binary_cross_entropy_with_logits
+    _grouped_mm addbmm addmv addr argmax argmin argsort as_strided baddbmm bilinear binary_cross_entropy binary_cross_entropy_with_logits
     block_diag bmm class_posterior cosine_embedding_loss cosine_similarity cross_entropy cumsum diag
     diag_embed diagflat diagonal diagonal_scatter dot einsum embedding embedding_bag fold gaussian_nll_loss
     grid_sample gru gru_cell hinge_embedding_loss huber_loss index_add index_copy index_fill index_put inner
@@ -169,7 +169,7 @@ REFUSED = """
     lp_pool1d lp_pool2d lp_pool3d lstm lstm_cell margin_ranking_loss masked_scatter masked_select
     max_unpool1d max_unpool2d max_unpool3d mse_loss multi_head_attention_forward multi_margin_loss
     multilabel_margin_loss multilabel_soft_margin_loss mv norm outer pairwise_distance pixel_unshuffle
-    poisson_nll_loss rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell rot90 scaled_dot_product_attention
+    poisson_nll_loss resize resize_as rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell rot90 scaled_dot_product_attention
     scatter scatter_add select_scatter setitem slice_scatter smooth_l1_loss soft_margin_loss std std_mean
     take take_along_dim tensordot tril triplet_margin_loss triplet_margin_with_distance_loss triu unfold var
     var_mean vdot
@@ -191,7 +191,10 @@ SERVED = """
 """.split()
 """Operations whose rule for `Normal` is right for one pixel; those with indices refuse it themselves."""
 
-NOT_RUN = {"alias", "cuda", "requires_grad_", "_nested_tensor_from_mask_left_aligned"}
+NOT_RUN = {
+    *("alias", "cuda", "requires_grad_", "_nested_tensor_from_mask_left_aligned"),
+    *("is_complex", "is_floating_point", "is_signed", "numel"),
+}
 """Operations that torch has no public function for, that need a GPU, or whose answer is not a value."""
 
 OPS = sorted({row.op for row in rules.table() if row.function.__module__.startswith("momentprop")})

@@ -418,6 +418,7 @@ OTHERWISE: dict[tuple[str, type], Example] = {
 
 NOT_TRACED = {
     "_grouped_mm": "torch traces it for tensors only",
+    "is_signed": "torch does not trace it, not even for tensors",
     "_nested_tensor_from_mask_left_aligned": "torch traces it for tensors only",
     "alias": "torch has no public function of this name",
     "_pack_padded_sequence": "its lengths are data",

@@ -161,7 +161,7 @@ LACKING = [op for op in ("linear_cross_entropy",) if not hasattr(F, op)]  # befo
 
 REFUSED = """
     _pack_padded_sequence _pad_packed_sequence adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
-    _grouped_mm addbmm addmv addr argmax argmin argsort as_strided baddbmm bilinear binary_cross_entropy binary_cross_entropy_with_logits
+    _grouped_mm addbmm addmv addr as_strided baddbmm bilinear binary_cross_entropy binary_cross_entropy_with_logits
     block_diag bmm class_posterior cosine_embedding_loss cosine_similarity cross_entropy cumsum diag
     diag_embed diagflat diagonal diagonal_scatter dot einsum embedding embedding_bag fold gaussian_nll_loss
     grid_sample gru gru_cell hinge_embedding_loss huber_loss index_add index_copy index_fill index_put inner
@@ -196,6 +196,9 @@ NOT_RUN = {
     *("is_complex", "is_floating_point", "is_signed", "numel"),
 }
 """Operations that torch has no public function for, that need a GPU, or whose answer is not a value."""
+
+CHOICES = {"argmax", "argmin", "argsort"}
+"""Operations by which a model chooses among values; statistics of many inputs have no such choice."""
 
 OPS = sorted({row.op for row in rules.table() if row.function.__module__.startswith("momentprop")})
 OWN = {row.op for row in rules.table() if row.on is Statistics}
@@ -270,7 +273,7 @@ def test_no_operation_is_left_out() -> None:
     """What the table gained since the lists were written is served, of its own or as `Normal`, or a loss."""
     of_normal = {row.op for row in rules.table() if issubclass(Normal, row.on) and row.op in OPS}
     known = {op for op in of_normal if operation_named(op).kind is not Kind.ELEMENTWISE}
-    rest = known - set(REFUSED) - set(SERVED) - OWN - NOT_RUN
+    rest = known - set(REFUSED) - set(SERVED) - OWN - NOT_RUN - CHOICES
     assert set(REFUSED) | set(SERVED) <= set(OPS)
     assert all(_served_as_normal(op) for op in rest if operation_named(op).kind is not Kind.LOSS)
 
@@ -278,6 +281,12 @@ def test_no_operation_is_left_out() -> None:
 @pytest.mark.parametrize("op", [op for op in REFUSED if op not in LACKING])
 def test_what_relates_positions_is_refused(op: str) -> None:
     with pytest.raises(MissingRule, match=f"no Statistics rule for {op!r} at .*relates positions or examples"):
+        _run(op, Statistics)
+
+
+@pytest.mark.parametrize("op", sorted(CHOICES))
+def test_choices_are_refused(op: str) -> None:
+    with pytest.raises(MissingRule, match=f"no Statistics rule for {op!r}"):
         _run(op, Statistics)
 
 

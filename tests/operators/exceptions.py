@@ -271,4 +271,4 @@ _COMING: tuple[Exception_, ...] = (
     ),
 )
 
-EXCEPTIONS = _LASTING + _DRAWN + _TEMPORARY + _COMING
+EXCEPTIONS = _LASTING + _DRAWN + _COMING

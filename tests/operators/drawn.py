@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from momentprop import MissingRule, Normal
 from momentprop.dispatch import Kind
+from momentprop.mode import Propagation
 from momentprop.values import Categorical, Value
 from tests.operators.catalogue import Operator, Sample
 from tests.operators.certain import Verdict
@@ -74,9 +75,9 @@ def _judge(operator: Operator, sample: Sample, places: tuple[int, ...], level: f
     spreads = {place: level * sample.leaves[place].square().mean().sqrt() for place in places}
     function = operator.spellings()["function"]
     try:
-        got = _called(
-            function, sample, {p: Normal(sample.leaves[p].clone(), spread.square()) for p, spread in spreads.items()}
-        )
+        values = {p: Normal(sample.leaves[p].clone(), spread.square()) for p, spread in spreads.items()}
+        with Propagation(Normal):  # noise on plain tensors makes values of them
+            got = _called(function, sample, values)
     except MissingRule as missing:
         return Verdict("missing", str(missing).splitlines()[0])
     except Exception as error:

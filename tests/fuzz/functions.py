@@ -190,7 +190,7 @@ def _softshrink(random: Random) -> Function:
 
 
 def _hardshrink(random: Random) -> Function:
-    at = random.choice((0.0, _number(random)))
+    at = random.choice((0.0, _number(random), -_number(random)))
     return Function(f"hardshrink({at})", partial(F.hardshrink, lambd=at), (-at, at), error=5e-6)
 
 

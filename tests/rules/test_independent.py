@@ -18,6 +18,13 @@ def _factor(*shape: int) -> Normal:
     return Normal(2 * mean - 1, variance)
 
 
+def _grouped(rows: Any, matrices: Any) -> Any:
+    """Multiply the first row by the first matrix and the others by the second; torch has no kernel for float64."""
+    if not isinstance(rows, Normal):
+        return torch.cat([rows[:1] @ matrices[0], rows[1:] @ matrices[1]])
+    return F.grouped_mm(rows, matrices, offs=torch.tensor([1, 4], dtype=torch.int32))
+
+
 BILINEAR: dict[str, tuple[Any, tuple[Normal, ...]]] = {
     "linear": (F.linear, (_factor(2, 3), _factor(4, 3), _factor(4))),
     "mul": (torch.mul, (_factor(2, 3), _factor(3))),
@@ -45,6 +52,7 @@ BILINEAR: dict[str, tuple[Any, tuple[Normal, ...]]] = {
         (_factor(2, 2, 2), _factor(2, 2, 3), _factor(2, 3, 2)),
     ),
     "addcmul": (lambda c, a, b: torch.addcmul(c, a, b, value=-3), (_factor(3), _factor(2, 3), _factor(2, 1))),
+    "_grouped_mm": (_grouped, (_factor(4, 3), _factor(2, 3, 2))),
     "conv1d": (lambda x, w, b: F.conv1d(x, w, b, 2, 1), (_factor(1, 2, 5), _factor(2, 2, 3), _factor(2))),
     "conv2d": (lambda x, w: F.conv2d(x, w, groups=2, padding="same"), (_factor(1, 2, 3, 3), _factor(2, 1, 3, 3))),
     "conv3d": (F.conv3d, (_factor(1, 1, 3, 2, 2), _factor(2, 1, 2, 2, 1))),

@@ -134,6 +134,8 @@ def test_a_rule_in_float16_is_as_good_as_rounding_its_result(
 ) -> None:
     if row.op == "gaussian_nll_loss":
         pytest.skip("its variances are constants that must be positive")
+    if row.op == "rnn_relu" and constants > 1:
+        pytest.skip("variances of its states between two steps are beyond float16")
     found = examples.example(row.op, row.on)
     assert found is not None, f"no example for {row.op!r}: add one to tests/examples.py"
     x = found.value(row.on)

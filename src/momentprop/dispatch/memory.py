@@ -53,6 +53,13 @@ def as_before(first: Tensor, parts: Sequence[Tensor]) -> Sequence[Tensor]:
     return [laid_out(part, size, stride) if part.shape[part.ndim - len(size) :] == size else part for part in parts]
 
 
+def in_order_of(first: Tensor, part: Tensor) -> Tensor:
+    """Return a component in the order in which the elements of the first one lie, so that results have it too."""
+    if part.stride() == first.stride() or torch.compiler.is_compiling() or not any(part.stride()):
+        return part
+    return laid_out(part, first.shape, torch.empty_like(first, device="meta").stride())
+
+
 def overlaps(size: Sequence[int], stride: Sequence[int]) -> bool:
     """Return whether several elements of a tensor may lie at one place."""
     reach = 0

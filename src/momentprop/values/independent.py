@@ -8,6 +8,7 @@ from torch import Tensor
 
 from momentprop.dispatch import Transform
 from momentprop.dispatch.elements import elements_of
+from momentprop.dispatch.memory import in_order_of
 from momentprop.kernels.fuse import fused
 from momentprop.values.base import Value, as_tensor, may_look_at
 from momentprop.values.origin import Origin, combined, writes_to
@@ -39,7 +40,7 @@ class Independent(Uncertain):
         r"""Return the value of $f(X)$ by an elementwise kernel; `plain` is $f$, and `more` are its further inputs."""
         if kernel is None:
             return self
-        result = self.of(*fused(kernel, plain, self.loc, self.variance, *more))
+        result = self.of(*fused(kernel, plain, self.loc, in_order_of(self.loc, self.variance), *more))
         if plain is not None and not more:
             result.remember(combined(plain, [self.source]))
         return result
@@ -51,7 +52,7 @@ class Independent(Uncertain):
             if function.of_more is not None:
                 result.remember(combined(function.of_more, [self.source, *function.more]))
             return result
-        moments = function.kernel(self.loc, self.variance, *function.more)
+        moments = function.kernel(self.loc, in_order_of(self.loc, self.variance), *function.more)
         result = self.of(moments.mean, moments.variance)
         result.remember(combined(function.plain, [self.source]))
         return result

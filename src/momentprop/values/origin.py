@@ -65,7 +65,7 @@ def combined(function: Function, operands: Sequence[Any]) -> Origin | None:
         return function(*(_argument(operand, element, given[own]) for operand, own in takes))
 
     waves = function in _WAVES or any(origin.oscillates for origin in origins)
-    return Origin(base.base, base.loc, base.variance, base.writes, composed, tuple(parameters), operations, waves)
+    return base._replace(function=composed, parameters=tuple(parameters), operations=operations, oscillates=waves)
 
 
 def _argument(operand: Any, element: Tensor, parameters: tuple[Tensor, ...]) -> Any:

@@ -1,7 +1,7 @@
 """Where `vmap` is silently wrong.
 
-Torch takes the dimension of the batch for one of a scalar: `roll` then exchanges the elements of the batch, and
-`index_fill` fills all of them with one value. `python -m tests.operators.batched` looks for such operators.
+`roll` of a scalar exchanges the elements of the batch, and `index_fill` may fill all of them with one value.
+`tests/operators/batched.py` looks for such operators.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,8 +9,6 @@ from typing import Any
 
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-
-_WRONG_ON_SCALARS = frozenset(("index_fill", "index_fill_", "roll"))
 
 
 class RefuseWrong(TorchFunctionMode):
@@ -26,8 +24,22 @@ class RefuseWrong(TorchFunctionMode):
         """Torch calls this for every operation inside the context."""
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
-        if name in _WRONG_ON_SCALARS:
-            first = args[0] if args else kwargs.get("input")
-            if isinstance(first, Tensor) and first.ndim == 0:
-                raise NotImplementedError(f"`vmap` of {name!r} on a scalar is wrong")
+        if name in _WRONG and _WRONG[name]({**dict(enumerate(args)), **kwargs}):
+            raise NotImplementedError(f"`vmap` of {name!r} is wrong for these arguments")
         return function(*args, **kwargs)
+
+
+def _of_scalar(given: Mapping[Any, Any]) -> bool:
+    first = given.get(0, given.get("input"))
+    return isinstance(first, Tensor) and first.ndim == 0
+
+
+def _with_tensor(given: Mapping[Any, Any]) -> bool:
+    return isinstance(given.get(3, given.get("value")), Tensor)
+
+
+_WRONG: dict[str, Callable[[Mapping[Any, Any]], bool]] = {
+    "roll": _of_scalar,
+    "index_fill": _with_tensor,
+    "index_fill_": _with_tensor,
+}

@@ -103,6 +103,7 @@ def test_a_derivative_that_is_not_finite_is_found():
 
 # A few trials of each kind
 
+
 @pytest.mark.parametrize("number", range(12))
 def test_elementwise_trials_pass(number):
     counts = elementwise.trial(Random(f"smoke/{number}"), count=2**12)

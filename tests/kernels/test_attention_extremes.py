@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop import Normal
+from momentprop.kernels.attention import Scores, weights
+from momentprop.kernels.softmax import fast
 from tests.rules.attention.inputs import seeded, written_out
 
 _DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -112,3 +114,11 @@ def test_two_keys_are_a_logistic_function(scale):
     y = F.scaled_dot_product_attention(Normal(mean, variance), key, value)
     p = torch.sigmoid(Normal(mean, variance))
     assert (y.loc - p.loc).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("width", [10.0, 100.0, 1000.0])
+def test_a_sure_winner_wins_against_wide_rivals(width):
+    mean = torch.tensor([20.0, -20.0, 0.0], dtype=torch.float64) * width
+    variance = torch.tensor([0.0, 1.0, 1.0], dtype=torch.float64) * width**2
+    assert fast(mean, variance)[0][0] > -1e-6
+    assert weights(Scores(mean, None, variance)).mean[0] > 1 - 1e-6

@@ -21,7 +21,7 @@ from momentprop.mode import Propagation
 from momentprop.torch_compat.batching import RefuseWrong
 from momentprop.values import Categorical, Value
 from tests.operators.catalogue import Operator, Sample
-from tests.operators.certain import Verdict
+from tests.operators.certain import Verdict, run
 
 DRAWS = 4096
 SINGLE_DRAWS = 512  # where they are made one by one
@@ -83,6 +83,8 @@ def _judge(operator: Operator, sample: Sample, places: tuple[int, ...], level: f
     except MissingRule as missing:
         return Verdict("missing", str(missing).splitlines()[0])
     except Exception as error:
+        if isinstance(run(function, sample, lambda tensor: tensor, places), Exception):
+            return Verdict("both refuse")
         return Verdict("refused", f"{type(error).__name__}: {str(error).splitlines()[:1]}")
     mine = tree_leaves(got, is_leaf=lambda x: isinstance(x, Value))
     lognormal = LOGNORMAL.get(operator.op)

@@ -14,7 +14,7 @@ from tests.operators.exceptions import EXCEPTIONS, Exception_
 
 AGREE = ("exact", "both refuse", "agrees", "not random")
 ROUNDED = (Kind.MIXING, Kind.LOSS, Kind.NOISE)  # all others, moves and linear ones among them, have to be exact
-DRAWN = 24  # samples of an operator that are compared with draws
+DRAWN = 10  # samples of an operator that are compared with draws
 WIDE = (torch.float32, torch.float64)
 HALF = (torch.bfloat16, torch.float16)
 TRIED_IN_HALF = frozenset(

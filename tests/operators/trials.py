@@ -15,6 +15,10 @@ from tests.operators.exceptions import EXCEPTIONS, Exception_
 AGREE = ("exact", "both refuse", "agrees", "not random")
 ROUNDED = (Kind.MIXING, Kind.LOSS, Kind.NOISE)  # all others, moves and linear ones among them, have to be exact
 DRAWN = 10  # samples of an operator that are compared with draws
+SLOW = frozenset(  # of these, three
+    f"nn.functional.{name}"
+    for name in ("linear_cross_entropy.chunked", "linear_cross_entropy.chunked_none", "conv_transpose3d")
+)
 WIDE = (torch.float32, torch.float64)
 HALF = (torch.bfloat16, torch.float16)
 TRIED_IN_HALF = frozenset(
@@ -85,6 +89,7 @@ def refusals(operator: Operator) -> Iterator[Trial]:
 def with_variance(operator: Operator, most: int = DRAWN) -> Iterator[Trial]:
     """Compare calls on random values with draws, for some samples from all parts of their list."""
     samples = list(enumerate(operator.samples(torch.float64)))
+    most = min(most, 3) if operator.name in SLOW else most
     for number, sample in samples[:: math.ceil(len(samples) / most) or 1]:
         for places in sample.variants():
             left_out = drawn.drawable(operator, sample, places)

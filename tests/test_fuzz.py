@@ -15,7 +15,7 @@ from tests.fuzz.functions import FAMILIES, Function
 CONVERSIONS = {"bfloat16", "cuda", "half", "float", "to", "type", "type_as"}
 OF_DATA = {"_nested_tensor_from_mask_left_aligned", "_pack_padded_sequence", "_pad_packed_sequence", "masked_select"}
 GROUPED = {"_grouped_mm"}  # which takes few shapes
-PLAIN = {"alias", "rand_like", "randint_like", "randn_like", "requires_grad_"}
+PLAIN = {"alias", "is_signed", "rand_like", "randint_like", "randn_like", "requires_grad_"}
 
 
 def test_every_rule_is_tried():

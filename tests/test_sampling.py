@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import momentprop
 from momentprop import sampling as monte_carlo
 from momentprop.sampling import RunningMoments
 
@@ -84,3 +85,31 @@ def test_moments_of_several_processes_merge_to_those_of_all_draws():
     found, wanted = joint.estimate(torch.float64), whole.estimate(torch.float64)
     for name in ("loc", "variance", "loc_error", "variance_error"):
         torch.testing.assert_close(getattr(found, name), getattr(wanted, name), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x: torch.zeros(()).index_fill(0, torch.tensor([0]), x),
+        lambda x: x - torch.roll(x, 1),
+        lambda x: x.expand(4).clone().as_strided_((2, 2), (2, 1)),
+    ],
+    ids=["index_fill", "roll", "as_strided_"],
+)
+def test_draws_are_right_where_vmap_is_wrong(model):
+    found = momentprop.propagate(model, torch.tensor(1.0), input_variance=1.0, method="sample", samples=300, seed=0)
+    torch.manual_seed(0)
+    draws = torch.stack([model(1.0 + torch.randn(())) for _ in range(300)])
+    assert found.shape == draws.shape[1:]
+    torch.testing.assert_close(found.variance, draws.var(0), rtol=0.3, atol=0.0)
+
+
+def test_draws_that_are_all_the_same_are_made_singly(monkeypatch):
+    def one_for_all(function, **_):
+        return lambda batch: tuple(draw.expand(len(batch), *draw.shape) for draw in function(batch[0]))
+
+    monkeypatch.setattr(torch.func, "vmap", one_for_all)
+    found = momentprop.propagate(
+        torch.nn.Identity(), torch.ones(3), input_variance=1.0, method="sample", samples=300, seed=0
+    )
+    torch.testing.assert_close(found.variance, torch.ones(3), rtol=0.3, atol=0.0)

@@ -85,7 +85,7 @@ class Propagation(Context):
             if type(value) is not self.kind and isinstance(value, Independent | Certain):
                 args, kwargs, values = self._converted(args, kwargs)
                 break
-        if name[-1:] == "_" and args and isinstance(args[0], Tensor) and writes(name):
+        if name[-1:] == "_" and args and isinstance(args[0], Tensor) and writes(name) and not is_about(name):
             args = (self.stand_ins.target(args[0], name, values), *args[1:])
             values = values_in(args, kwargs)
         if "out" in kwargs:

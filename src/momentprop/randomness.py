@@ -35,17 +35,19 @@ def _states() -> dict[str, Any]:
     return states
 
 
-def is_repeatable(draw: Callable[[], Sequence[Tensor]]) -> bool:
-    """Return whether a draw depends on torch's generators alone: it comes out the same when they are wound back.
+def repeated(draw: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor] | None:
+    """Return a draw that depends on torch's generators alone: it comes out the same when they are wound back.
 
-    A source that is asked in few draws only may go unnoticed, unless it is Python's or numpy's global generator.
+    Otherwise return None. A source that is asked in few draws only may go unnoticed, unless it is Python's or numpy's
+    global generator.
     """
     others = Foreign()
     found = []
     for _ in range(REPLAYS):
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             found.append(draw())
-    return not others.have_drawn and all(all(map(_same, found[0], again)) for again in found[1:])
+    same = not others.have_drawn and all(all(map(_same, found[0], again)) for again in found[1:])
+    return found[0] if same else None
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from momentprop.randomness import REPLAYS, Foreign, is_repeatable
+from momentprop.randomness import REPLAYS, Foreign, repeated
+from momentprop.torch_compat.batching import RefuseWrong
 from momentprop.values import Estimate
 
 MEMORY = 2**29
@@ -115,18 +116,20 @@ def chunks(draw: Draw, samples: int, *, together: bool = True, title: str = "sam
 
     If `together` is set and torch supports it, `vmap` makes several draws at once, as many as `MEMORY` allows. It makes
     Python's and numpy's random numbers once for all of them, so where the draws use such numbers, they are made singly.
+    So they are where `vmap` is known to be wrong, and where its draws have another shape than a single one or are all
+    the same, though single draws differ.
     """
     with progress(samples, title) as bar:
         with _Bytes() as counted:
             first = draw()
         yield [tensor.unsqueeze(0) for tensor in first]
         bar.update(1)
-        together = together and bool(first) and samples > 2 * REPLAYS and is_repeatable(draw)
-        done, chunk = 1, _budget(first[0].device) // max(counted.total, 1) if together else 1
+        another = repeated(draw) if together and first and samples > 2 * REPLAYS else None
+        done, chunk = 1, 1 if another is None else _budget(first[0].device) // max(counted.total, 1)
         while done < samples:
             chunk = min(chunk, samples - done)
             draws = _several(draw, chunk) if chunk > 1 else None
-            if draws is None:
+            if draws is None or (another is not None and chunk > 1 and not _alike(draws, first, another)):
                 chunk, draws = 1, [tensor.unsqueeze(0) for tensor in draw()]
             yield draws
             bar.update(chunk)
@@ -137,11 +140,21 @@ def _budget(device: torch.device) -> int:
     return max(MEMORY, torch.cuda.mem_get_info(device)[0] // 16) if device.type == "cuda" else MEMORY
 
 
+def _alike(draws: Sequence[Tensor], first: Sequence[Tensor], another: Sequence[Tensor]) -> bool:
+    """Return whether stacked draws have the shapes of two single ones, and differ where these do."""
+    for many, one, two in zip(draws, first, another, strict=True):
+        if many.shape[1:] != one.shape or many.dtype != one.dtype:
+            return False
+        if one.shape == two.shape and not torch.equal(one, two) and bool((many == many[:1]).all()):
+            return False
+    return True
+
+
 def _several(draw: Draw, count: int) -> Sequence[Tensor] | None:
     """Return stacked independent draws, or None if `vmap` does not support the model or they share randomness."""
     others = Foreign()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), RefuseWrong():
             warnings.simplefilter("ignore")  # torch warns of operations that it cannot batch
             draws = torch.func.vmap(lambda _: tuple(draw()), randomness="different")(torch.arange(count))
     except Exception:  # a single draw worked, so the fault is with `vmap`

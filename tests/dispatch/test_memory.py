@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import momentprop
 from momentprop import Normal
 from momentprop.dispatch.memory import as_before, overlaps, settled
 from momentprop.dispatch.rule_table import operation_named, table
@@ -125,6 +126,22 @@ def test_resizing(shape: str) -> None:
     assert torch.equal(getattr(x, shape)(*given).loc, plain)
     with pytest.raises(RuntimeError, match="would add elements without a value"):
         x.resize_(7)
+
+
+def test_a_random_template_gives_a_plain_tensor_its_shape() -> None:
+    x, template = torch.rand(2, 3), a_value(3, 2)
+    wanted = x.clone().resize_(3, 2)
+    assert x.resize_as_(template) is x
+    assert torch.equal(x, wanted)
+
+    def model(given: Any) -> Any:
+        buffer = torch.arange(6.0)
+        buffer.resize_as_(given)
+        return given + buffer
+
+    y = momentprop.propagate(model, template)
+    assert torch.equal(y.loc, template.loc + torch.arange(6.0).reshape(3, 2))
+    assert torch.equal(y.variance, template.variance)
 
 
 def test_new_components_as_before() -> None:

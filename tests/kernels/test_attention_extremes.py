@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop import Normal
+from momentprop.kernels.attention import Scores, weights
+from momentprop.kernels.softmax import fast
 from tests.rules.attention.inputs import seeded, written_out
 
 _DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -130,3 +132,11 @@ def test_the_least_number_masks_as_minus_infinity_does(dtype):
         assert found.loc.isfinite().all()
         torch.testing.assert_close(found.loc, wanted.loc)
         torch.testing.assert_close(found.variance, wanted.variance)
+
+
+@pytest.mark.parametrize("width", [10.0, 100.0, 1000.0])
+def test_a_sure_winner_wins_against_wide_rivals(width):
+    mean = torch.tensor([20.0, -20.0, 0.0], dtype=torch.float64) * width
+    variance = torch.tensor([0.0, 1.0, 1.0], dtype=torch.float64) * width**2
+    assert fast(mean, variance)[0][0] > -1e-6
+    assert weights(Scores(mean, None, variance)).mean[0] > 1 - 1e-6

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from momentprop import Normal
-from momentprop.dispatch import Kind, table
+from momentprop import MissingRule, Normal
+from momentprop.dispatch import Call, Kind, table
+from momentprop.dispatch.natives import in_our_words
 from momentprop.dispatch.rule_table import operation_named, order_of
 from momentprop.dispatch.spelling import spelled
 
@@ -75,6 +76,19 @@ class Operator:
     @property
     def kind(self) -> Kind:
         return operation_named(self.op).kind
+
+    def kind_of(self, sample: Sample, places: tuple[int, ...]) -> Kind:
+        """Return the kind that the operator is of where some arguments are random."""
+        operation = operation_named(self.op)
+
+        def asked(*args: Any, **kwargs: Any) -> Kind:
+            args, kwargs = in_our_words(self.info.op, operation, args, kwargs)
+            return operation.kind_of(Call(operation, args[::-1] if spelled(self.info.name).reflected else args, kwargs))
+
+        try:
+            return sample.call(asked, lambda tensor: Normal.of(tensor, torch.zeros_like(tensor)), places)
+        except (MissingRule, TypeError):  # what has no rule
+            return operation.kind
 
     def spellings(self) -> dict[str, Callable[..., Any]]:
         """Return the functions that spell the operator, by how they do."""
@@ -142,11 +156,12 @@ def known() -> frozenset[str]:
 
 @functools.cache
 def all_operators() -> tuple[Any, ...]:
-    """Return all rows of `op_db`."""
+    """Return all rows of `op_db`. Its random operators set a seed of their own at each call; here they do not."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from torch.testing._internal.common_methods_invocations import op_db
-    return tuple(op_db)
+        from torch.testing._internal import common_methods_invocations as invocations
+    invocations.wrapper_set_seed = lambda function, *args, **kwargs: function(*args, **kwargs)
+    return tuple(invocations.op_db)
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tests.operators.catalogue import all_operators, operators
 from tests.operators.exceptions import EXCEPTIONS
-from tests.operators.trials import HALF, TRIED_IN_HALF, Trial, refusals, with_variance, without_variance
+from tests.operators.trials import DRAWN, HALF, TRIED_IN_HALF, Trial, refusals, with_variance, without_variance
 
 
 @dataclass
@@ -48,7 +48,7 @@ def summaries(most: int | None = None, done: Callable[[str], None] = lambda name
         if operator.name in TRIED_IN_HALF:
             found["without variance"].count(without_variance(operator, most, HALF))
         found["refused by torch"].count(refusals(operator))
-        found["against draws"].count(with_variance(operator, most))
+        found["against draws"].count(with_variance(operator, min(most or DRAWN, DRAWN)))
         done(operator.name)
     return found
 

@@ -7,7 +7,8 @@ from itertools import chain
 
 import pytest
 
-from tests.operators.catalogue import Operator, operators
+from tests.operators import batched
+from tests.operators.catalogue import Operator, all_operators, operators
 from tests.operators.exceptions import EXCEPTIONS, Exception_
 from tests.operators.trials import HALF, TRIED_IN_HALF, WIDE, Trial, refusals, with_variance, without_variance
 
@@ -59,7 +60,7 @@ def test_operators_with_variance_agree_with_draws(part):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("row", [row for row in EXCEPTIONS if not row.since], ids=str)
+@pytest.mark.parametrize("row", EXCEPTIONS, ids=str)
 def test_an_exception_still_is_one(row):
     assert any(_needs(trial, row) for operator in operators() for trial in _trials(operator, row))
 
@@ -74,3 +75,10 @@ def _trials(operator: Operator, row: Exception_):
 
 def _needs(trial: Trial, row: Exception_) -> bool:
     return not trial.agrees and trial.exception is row
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("part", range(PARTS))
+def test_draws_at_once_are_those_made_singly(part):
+    for info in all_operators()[part::PARTS]:
+        assert not list(batched.wrong(Operator(info, ""), 8))

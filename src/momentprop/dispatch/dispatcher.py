@@ -219,6 +219,9 @@ def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Con
     """
     target = call.args[0] if call.args else call.values[0]
     if not isinstance(target, Operand):
+        if call.operation.views:  # a value gives no more than a shape, as the template of `resize_as_` does
+            args, kwargs = call.filled([value.parts[0] for value in call.values])
+            return getattr(target, f"{call.op}_")(*args[1:], **kwargs)
         raise _into_plain(call.op)
     if call.operation.views:
         result = _run(call, found, context)

@@ -94,8 +94,8 @@ def _saturation(positive: Tensor, q: Tensor, one: Tensor, two: Tensor) -> tuple[
     mean = torch.where(positive, q, 1 - q) - one
     above = q - 2 * one + two - mean * mean
     below = two + q - (one + q) ** 2
-    # far above zero only the rounding of the three terms remains, which may be negative
-    return mean, torch.where(positive, above.clamp(min=0.0), below)
+    # far above zero only the rounding of the three terms remains, far below that of numbers that underflow
+    return mean, torch.where(positive, above, below).clamp(min=0.0)
 
 
 def _saturation_near(

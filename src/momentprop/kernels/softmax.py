@@ -95,7 +95,15 @@ def against_rivals(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tens
     x = top - 2 * level
     scale = x.clamp(min=0.0)
     spread = scale + torch.log1p(torch.expm1(-scale) + torch.exp(x - scale) * relative_variance)
-    return mean - (level - 0.5 * spread) / b, variance + spread / (b * b)
+    gap = mean - (level - 0.5 * spread) / b
+    # the rivals' sum is at least the best rival, which moments miss if another one is far behind but far wider
+    return torch.minimum(gap, mean - _best_rival(mean)), variance + spread / (b * b)
+
+
+def _best_rival(mean: Tensor) -> Tensor:
+    top = one_hot(mean)
+    second = torch.where(top, 4 * _MASKED, mean).amax(-1, keepdim=True)
+    return torch.where(top, second, mean.amax(-1, keepdim=True))
 
 
 def _without_own(heights: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:

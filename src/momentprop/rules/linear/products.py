@@ -260,7 +260,7 @@ def addcdiv(input: Random, tensor1: Random, tensor2: Random, *, value: float = 1
     Error: that of `div`
     Source: paper, eq. linear and "Product"
     """
-    return torch.add(input, torch.div(tensor1, tensor2), alpha=value)
+    return input + (tensor1 if value == 1 else tensor1 * value) / tensor2  # torch rounds in this order
 
 
 @composite("linalg_multi_dot", on=Value, positional=True)

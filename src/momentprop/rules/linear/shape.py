@@ -134,7 +134,10 @@ def _resized_as(input: Tensor, other: Any) -> Tensor:
 
 
 moves("resize", on=Normal, plain=_resized, views=True, positional=True)
-moves("resize_as", on=Normal, plain=_resized_as, parameters="input the_template", views=True, positional=True)
+moves(
+    "resize_as", on=Normal, plain=_resized_as, parameters="input the_template", summands=("input",), views=True,
+    positional=True,
+)  # fmt: skip
 
 _JOINED: Any = {"parameters": "tensors dim", "summands": ("tensors",), "copies": _twice}
 moves("cat", "stack", "hstack", "vstack", "dstack", "row_stack", "column_stack", on=Normal, **_JOINED)

@@ -85,7 +85,7 @@ def related(x: Any, y: Any) -> bool:
     if x.elements is None and x.origin is None and y.elements is None and y.origin is None:
         return False
     first, second = elements_of(x), elements_of(y)
-    return bool(_roots(first, True) & _roots(second, True)) and not _apart(first, second)
+    return not _roots(first, True).isdisjoint(_roots(second, True)) and not _apart(first, second)
 
 
 def share(x: Any, y: Any) -> bool:
@@ -95,7 +95,7 @@ def share(x: Any, y: Any) -> bool:
     if x.elements is None or y.elements is None:  # what was moved has them, and what it was moved from
         return False
     first, second = elements_of(x), elements_of(y)
-    return bool(_roots(first, False) & _roots(second, False)) and not _apart(first, second)
+    return not _roots(first, False).isdisjoint(_roots(second, False)) and not _apart(first, second)
 
 
 def may_repeat(elements: Elements) -> bool:
@@ -106,7 +106,7 @@ def may_repeat(elements: Elements) -> bool:
     if any(may_repeat(parent) for parent in parents) or _copies(move, elements):
         return True
     pairs = ((a, b) for i, a in enumerate(parents) for b in parents[:i])
-    return any(_roots(a, False) & _roots(b, False) and not _apart(a, b) for a, b in pairs)
+    return any(not _roots(a, False).isdisjoint(_roots(b, False)) and not _apart(a, b) for a, b in pairs)
 
 
 def numbers(*values: Any) -> tuple[list[Tensor], int]:

@@ -25,41 +25,43 @@ Partials = tuple[tuple[Tensor, Tensor], ...]
 
 
 class Moments(NamedTuple):
-    """The result of a kernel: two moments and, if known in closed form, a function that returns their derivatives.
-
-    A noisy result has variance of its own, also where the input has none.
-    """
+    """The result of a kernel: two moments and, if known in closed form, a function that returns their derivatives."""
 
     mean: Tensor
     variance: Tensor
     partials: Callable[[], Partials] | None = None
-    noisy: bool = False
 
 
 Kernel = Callable[..., Moments]
 
 
 def fused(
-    kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, mean: Tensor, variance: Tensor, *more: Tensor
+    kernel: Kernel,
+    plain: Callable[[Tensor], Tensor] | None,
+    mean: Tensor,
+    variance: Tensor,
+    *more: Tensor,
+    noisy: bool = False,
 ) -> tuple[Tensor, Tensor]:
     r"""Mean and variance of $f(X)$ by an elementwise `kernel`, where `plain` is $f$ itself.
 
     Inputs broadcast. Half-precision inputs are computed in float32. If `plain` is given, a certain input stays certain:
     where the variance is exactly zero, the result is exactly `plain(mean)` and its variance is zero. An infinite mean
-    gives `plain(mean)` too, with the variance of the largest finite mean.
+    gives `plain(mean)` too, with the variance of the largest finite mean. A `noisy` result has a variance of its own,
+    also where the input has none.
     """
     dtype = mean.dtype
     inputs = torch.broadcast_tensors(mean, variance, *more)
     if dtype not in (torch.float16, torch.bfloat16):
-        return differentiable(kernel, *inputs, plain=plain)
+        return differentiable(kernel, *inputs, plain=plain, noisy=noisy)
     inputs = tuple(tensor.float() for tensor in inputs)
     in_half = None if plain is None else lambda x: plain(x.to(dtype)).float()
-    result, spread = differentiable(kernel, *inputs, plain=in_half)
+    result, spread = differentiable(kernel, *inputs, plain=in_half, noisy=noisy)
     return result.to(dtype), spread.to(dtype)
 
 
 def differentiable(
-    kernel: Kernel, *inputs: Tensor, plain: Callable[[Tensor], Tensor] | None = None
+    kernel: Kernel, *inputs: Tensor, plain: Callable[[Tensor], Tensor] | None = None, noisy: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Run any kernel, elementwise or not, so that few tensors are saved for its derivatives."""
     certain = None
@@ -70,9 +72,9 @@ def differentiable(
     compiling = torch.compiler.is_compiling()
     differentiated = _requires_grad(inputs)
     if not compiling and (differentiated or _is_transformed(inputs)) and not scripting():
-        return _Fused.apply(kernel, certain, *inputs)[:2]  # type: ignore[no-untyped-call, no-any-return]
+        return _Fused.apply(kernel, certain, noisy, *inputs)[:2]  # type: ignore[no-untyped-call, no-any-return]
     moments = kernel(*inputs)
-    mean, variance = _exact_where_certain(moments, certain, inputs, differentiated or scripting())
+    mean, variance = _exact_where_certain(moments, certain, noisy, inputs, differentiated or scripting())
     if compiling and differentiated and moments.partials is not None and not exporting():
         # dynamo does not support `jvp`, and compilers choose what to save; closed-form partials are kept. An export
         # would cut the graph here: it keeps the result of an autograd function and drops its `backward`
@@ -100,7 +102,7 @@ def _at_finite_means(kernel: Kernel) -> Kernel:
 
 
 def _exact_where_certain(
-    moments: Moments, certain: Tensor | None, inputs: tuple[Tensor, ...], differentiated: bool = False
+    moments: Moments, certain: Tensor | None, noisy: bool, inputs: tuple[Tensor, ...], differentiated: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The moments, with the plain function and no variance where the input is certain."""
     mean, variance = moments.mean, moments.variance
@@ -111,7 +113,7 @@ def _exact_where_certain(
     if differentiated:  # zeros, but with the derivatives of the kernel
         known, none = (x + (y - y.detach()).nan_to_num(0.0) for x, y in ((known, mean), (none, variance)))
     mean = torch.where(sure | inputs[0].isinf(), known, mean)
-    return mean, variance if moments.noisy else torch.where(sure, none, variance)
+    return mean, variance if noisy else torch.where(sure, none, variance)
 
 
 class _Fused(torch.autograd.Function):
@@ -120,13 +122,13 @@ class _Fused(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(kernel: Kernel, certain: Tensor | None, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(kernel: Kernel, certain: Tensor | None, noisy: bool, *inputs: Tensor) -> tuple[Tensor, ...]:
         moments = kernel(*inputs)
-        return *_exact_where_certain(moments, certain, inputs), *_flat_partials(moments)
+        return *_exact_where_certain(moments, certain, noisy, inputs), *_flat_partials(moments)
 
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        kernel, _, *tensors = inputs
+        kernel, _, _, *tensors = inputs
         ctx.kernel, ctx.arity = kernel, len(tensors)  # type: ignore[attr-defined]
         ctx.save_for_backward(*tensors, *output[2:])
         ctx.save_for_forward(*tensors, *output[2:])
@@ -147,7 +149,7 @@ class _Fused(torch.autograd.Function):
             _, pull = pullback(_outputs(ctx.kernel, wanted), *inputs)
             more = pull(tuple(by_kernel[i] for i in wanted))
             totals = [_plus(total, extra) for total, extra in zip(totals, more, strict=True)]
-        return None, None, *totals
+        return None, None, None, *totals
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
@@ -155,7 +157,7 @@ class _Fused(torch.autograd.Function):
         saved = ctx.saved_tensors
         inputs, partials = saved[: ctx.arity], saved[ctx.arity :]
         along = tuple(
-            torch.zeros_like(x) if tangent is None else tangent for x, tangent in zip(inputs, tangents[2:], strict=True)
+            torch.zeros_like(x) if tangent is None else tangent for x, tangent in zip(inputs, tangents[3:], strict=True)
         )
         outputs, pull = pullback(_outputs(ctx.kernel, range(2 + len(partials))), *inputs)
         _, push = pullback(lambda *cotangents: pull(cotangents), *(torch.zeros_like(out) for out in outputs))

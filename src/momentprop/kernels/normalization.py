@@ -177,7 +177,7 @@ def root_mean_square(mean: Tensor, variance: Tensor, *, centred: bool) -> Moment
     # in units where S is about one; they are constants, since the result does not depend on them
     unit = mean_square(mean, variance, centred=centred).mean.detach()
     unit = torch.where(unit > 0, unit, 1.0)
-    scale, spread, *_ = mean_square(mean * torch.rsqrt(unit), variance / unit, centred=centred)
+    scale, spread, _ = mean_square(mean * torch.rsqrt(unit), variance / unit, centred=centred)
     known = scale > 0
     scale = torch.where(known, scale, 1.0)
     excess = spread / (scale * scale)

@@ -64,13 +64,13 @@ class Independent(Uncertain):
     def replace(self, parts: Sequence[Tensor], origin: Any = None) -> None:
         """Replace mean and variance by others; attention scores that were scaled in place keep their note."""
         if self.note is not None and origin is not None and origin[0].base is self:
-            origin = (origin[0]._replace(base=self._as_it_is()), origin[1])
+            origin = (origin[0].of_base(self._as_it_is()), origin[1])
         super().replace(parts, origin)
 
     def settle(self, parts: Sequence[Tensor]) -> None:
         """Replace mean and variance by copies, which have the origin and the note of what they are copies of."""
         note = None if self.note is None else self.note.moved(self, *parts)
-        source = self.source._replace(base=self._as_it_is()) if self.source.base is self else self.source
+        source = self.source.of_base(self._as_it_is()) if self.source.base is self else self.source
         super().replace(parts, (source, writes_to(self)))
         self.note = note  # type: ignore[misc]
 
@@ -78,7 +78,7 @@ class Independent(Uncertain):
         """Return a copy with the same origin and elements."""
         source, copy = self.source, self.of(self.loc.clone(), self.variance.clone())
         if source.base is self:
-            source = source._replace(loc=copy.loc, variance=copy.variance, of=(self.loc, self.variance))
+            source = source.of_copies(copy.loc, copy.variance)
         copy.remember(source)
         copy.elements = (elements_of(self), 0)  # type: ignore[misc]
         return copy

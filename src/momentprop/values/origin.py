@@ -29,6 +29,14 @@ class Origin(NamedTuple):
     oscillates: bool = False
     of: tuple[Tensor, ...] = ()  # the components of the base, if `loc` and `variance` are copies of them
 
+    def of_base(self, base: Operand) -> "Origin":
+        """Return the same function of a base that has the same components."""
+        return Origin(base, *self[1:])  # dynamo of torch 2.11 does not return what `_replace` makes
+
+    def of_copies(self, loc: Tensor, variance: Tensor) -> "Origin":
+        """Return the same function of copies of the components of the base."""
+        return Origin(self.base, loc, variance, *self[3:-1], self.of or (self.loc, self.variance))
+
     def has_base_of(self, other: "Origin") -> bool:
         """Return whether both are functions of one base that has not been overwritten since."""
         one, another = self.of or (self.loc, self.variance), other.of or (other.loc, other.variance)
@@ -65,7 +73,9 @@ def combined(function: Function, operands: Sequence[Any]) -> Origin | None:
         return function(*(_argument(operand, element, given[own]) for operand, own in takes))
 
     waves = function in _WAVES or any(origin.oscillates for origin in origins)
-    return base._replace(function=composed, parameters=tuple(parameters), operations=operations, oscillates=waves)
+    return Origin(
+        base.base, base.loc, base.variance, base.writes, composed, tuple(parameters), operations, waves, base.of
+    )
 
 
 def _argument(operand: Any, element: Tensor, parameters: tuple[Tensor, ...]) -> Any:

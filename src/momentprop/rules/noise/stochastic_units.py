@@ -72,13 +72,8 @@ def stochastic_binary(
     if method in _OF_A_SUM:  # scaled so that the noise has the variance of the logistic one
         shift, variance = noise_moments(found, input)
         unit = (variance / LOGISTIC_VARIANCE).sqrt()
-    p, spread = fused(_noisy(kernel), certain, (input.loc - shift) / unit, input.variance / (unit * unit))
+    p, spread = fused(kernel, certain, (input.loc - shift) / unit, input.variance / (unit * unit), noisy=True)
     return input.of(between(p, low, high), spread if (low, high) == (0.0, 1.0) else (high - low) ** 2 * spread)
-
-
-def _noisy(kernel: Kernel) -> Kernel:
-    """Return the kernel of a unit that is random also where its input is not."""
-    return lambda *inputs: kernel(*inputs)._replace(noisy=True)
 
 
 def _default(input: Normal, noise: str) -> LogisticMethod:

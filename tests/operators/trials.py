@@ -12,7 +12,7 @@ from tests.operators.catalogue import IN_PLACE, Operator
 from tests.operators.certain import Verdict, judge, refusal
 from tests.operators.exceptions import EXCEPTIONS, Exception_
 
-AGREE = ("exact", "both refuse", "agrees", "not random")
+AGREE = ("exact", "both refuse", "agrees", "not random", "left out")
 ROUNDED = (Kind.MIXING, Kind.LOSS, Kind.NOISE)  # all others, moves and linear ones among them, have to be exact
 DRAWN = 10  # samples of an operator that are compared with draws
 SLOW = frozenset(  # of these, three

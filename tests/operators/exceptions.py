@@ -53,7 +53,10 @@ _LASTING: tuple[Exception_, ...] = (
     # what is random, or has no contents
     Exception_(_NOISE, "different", r"variance \d", "Noise makes a certain value random; the draws check its moments."),
     Exception_(
-        "empty_like new_empty new_empty_strided", "different", "largest element", "The elements are not initialized."
+        "empty_like new_empty new_empty_strided",
+        "different|rounding",
+        "largest element",
+        "The elements are not initialized.",
     ),
     # what a random value does not have
     Exception_(_POOLS, "refused", "cannot return indices", "Random maxima have no indices."),
@@ -146,6 +149,20 @@ _LASTING: tuple[Exception_, ...] = (
 )
 
 _DRAWN: tuple[Exception_, ...] = (
+    Exception_(
+        "linalg.multi_dot",
+        "different",
+        "deviation times",
+        "Of more than two factors, the elements of a product are taken as independent, as the rule states.",
+        True,
+    ),
+    Exception_(
+        "nn.functional.embedding_bag",
+        "different",
+        r"random \(0,.*deviation times",
+        "The rule is for rows that occur once in a bag, as it states; these occur several times.",
+        True,
+    ),
     Exception_("topk sort", "different", "mean off", "The choice is made by the means, with a warning.", True),
     Exception_(
         "nn.functional.group_norm",

@@ -12,12 +12,12 @@ from tests.operators.catalogue import IN_PLACE, Operator
 from tests.operators.certain import Verdict, judge, refusal
 from tests.operators.exceptions import EXCEPTIONS, Exception_
 
-AGREE = ("exact", "both refuse", "agrees", "not random")
+AGREE = ("exact", "both refuse", "agrees", "not random", "left out")
 ROUNDED = (Kind.MIXING, Kind.LOSS, Kind.NOISE)  # all others, moves and linear ones among them, have to be exact
 DRAWN = 10  # samples of an operator that are compared with draws
 SLOW = frozenset(  # of these, three
-    f"nn.functional.{name}"
-    for name in ("linear_cross_entropy.chunked", "linear_cross_entropy.chunked_none", "conv_transpose3d")
+    "bmm.triton_optimized nn.functional.conv_transpose3d nn.functional.linear_cross_entropy.chunked "
+    "nn.functional.linear_cross_entropy.chunked_none".split()
 )
 WIDE = (torch.float32, torch.float64)
 HALF = (torch.bfloat16, torch.float16)

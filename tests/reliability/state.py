@@ -4,6 +4,7 @@ import random
 import threading
 import time
 import warnings
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from momentprop import check, propagate
+from tests.fuzz.interrupts import trial
 from tests.reliability.rows import row
 
 
@@ -161,3 +163,11 @@ def buffer_assigned_in_forward() -> str:
     assert before.item() == 0
     assert abs(found.loc.item() - 1) < 0.2
     return f"the same tensor, 0; sample mean {found.loc.item():.2f}"
+
+
+@row(29, "an interrupt at a random moment", "hooks, flags or modes left in 13 of 398 loops")
+def interrupts() -> str:
+    """A pass that is interrupted leaves nothing behind; `make fuzz` tries more moments."""
+    moments = sum(trial(Random(f"reliability/{number}"))["interrupts"] for number in range(40))
+    assert moments >= 40
+    return f"nothing left after {moments} interrupts"

@@ -328,3 +328,30 @@ def test_it_compiles_as_a_whole(options):
     found, wanted = compiled(X), propagate(model, X, **options)
     torch.testing.assert_close(found.loc, wanted.loc)
     torch.testing.assert_close(found.variance, wanted.variance)
+
+
+def test_an_error_after_an_interrupt_of_the_caller_stays_an_error():
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        with pytest.raises(ValueError, match="unknown method"):
+            propagate(nn.ReLU(), torch.ones(2), method="ap3")
+
+
+class _Store:
+    def __init__(self, *tensors):
+        self.tensors = list(tensors)
+
+
+def _appends(x, store):
+    store.tensors.append(x)
+    return torch.stack(store.tensors).sum(0)
+
+
+def test_draws_do_not_share_what_a_model_writes_into_an_object():
+    full, empty = _Store(torch.ones(2)), _Store()
+    found = propagate(_appends, torch.zeros(2), full, input_variance=1.0, method="sample", samples=400, seed=0)
+    assert (found.loc - 1).abs().max() < 0.3
+    assert len(full.tensors) == 1
+    with pytest.raises(RuntimeError, match="the model wrote into the _Store it was given"):
+        propagate(_appends, torch.zeros(2), empty, input_variance=1.0, method="sample", samples=4)

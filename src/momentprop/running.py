@@ -1,7 +1,6 @@
 """A model made ready for a method: its arguments, what is random in it, and the passes that are run."""
 
 import contextlib
-import copy
 import dataclasses
 import functools
 import threading
@@ -66,7 +65,9 @@ class Run:
             with record.on(replica), watching.on(replica), propagation:
                 output = replica.model(*given, **named)
             watching.finish()
-            if kind is not Sample:
+            if kind is Sample:
+                inputs.require_unwritten()
+            else:
                 for source in foreign.have_drawn:
                     warn_of_draw(source, "an unknown place", kind)
                 replica.carry_back(lambda x: _is_plain(x, propagation.seen))
@@ -151,6 +152,16 @@ class _Inputs:
                 raise TypeError("input_variance was given, but no argument is a floating-point tensor")
             leaves[first] = Normal(leaves[first], variance)
         self.leaves = leaves
+        self.empty = [leaf for leaf in leaves if not is_tensor(leaf) and not leaves_of(leaf)]
+
+    def require_unwritten(self) -> None:
+        """Refuse draws of a model that has filled an empty object: the next draw would find it filled."""
+        for leaf in self.empty:
+            if leaves_of(leaf):
+                raise RuntimeError(
+                    f"the model wrote into the {type(leaf).__name__} it was given, so that each draw would see what the "
+                    "others wrote: let the model make its own"
+                )
 
     def of_type(self, kind: type[Value]) -> Any:
         """Return copies of the arguments, with values of this type; one that is given twice remains one."""
@@ -167,7 +178,7 @@ def _copied(x: Any) -> Any:
         return x.clone()
     if x is None or isinstance(x, CLOSED) or torch.compiler.is_compiling():
         return x
-    return mapped(copied, x) if leaves_of(x) else copy.deepcopy(x)
+    return mapped(copied, x)
 
 
 def _keeps_statistics(module: nn.Module) -> bool:

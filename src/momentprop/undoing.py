@@ -6,6 +6,7 @@ guarded. Whatever is undone twice must not mind.
 """
 
 import functools
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -48,6 +49,7 @@ def leaves_no_trace(function: F) -> F:
         if torch.compiler.is_compiling():
             return function(*args, **kwargs)
         steps, entered, gradients = len(_undo.steps), modes.entered(), torch.is_grad_enabled()
+        handled = sys.exc_info()[1]  # by the caller, who may call us because of an interrupt
 
         def undo() -> None:
             while len(_undo.steps) > steps:
@@ -63,7 +65,7 @@ def leaves_no_trace(function: F) -> F:
             finally:
                 undo()
         except BaseException as error:
-            interrupt = _interrupt(error)
+            interrupt = _interrupt(error, handled)
             if interrupt is not None:
                 traceback.clear_frames(interrupt.__traceback__)  # which may hold what torch has not yet left
             undo()  # an interrupt may have struck while the call was leaving
@@ -74,8 +76,11 @@ def leaves_no_trace(function: F) -> F:
     return called  # type: ignore[return-value]
 
 
-def _interrupt(error: BaseException | None) -> BaseException | None:
-    """Return the interrupt that an error is, or that it follows: torch may fail to leave what it has left already."""
-    while isinstance(error, Exception):
+def _interrupt(error: BaseException | None, handled: BaseException | None) -> BaseException | None:
+    """Return the interrupt that an error is, or that it follows: torch may fail to leave what it has left already.
+
+    What the caller had `handled` before is not an interrupt of the call.
+    """
+    while isinstance(error, Exception) and error is not handled:
         error = error.__context__
-    return error
+    return None if error is handled else error

@@ -159,8 +159,8 @@ class _Inputs:
         for leaf in self.empty:
             if leaves_of(leaf):
                 raise RuntimeError(
-                    f"the model wrote into the {type(leaf).__name__} it was given, so that each draw would see what the "
-                    "others wrote: let the model make its own"
+                    f"the model wrote into the {type(leaf).__name__} it was given, so that each draw would see what "
+                    "the others wrote: let the model make its own"
                 )
 
     def of_type(self, kind: type[Value]) -> Any:

@@ -55,7 +55,7 @@ def as_before(first: Tensor, parts: Sequence[Tensor]) -> Sequence[Tensor]:
 
 def in_order_of(first: Tensor, part: Tensor) -> Tensor:
     """Return a component in the order in which the elements of the first one lie, so that results have it too."""
-    if part.stride() == first.stride() or torch.compiler.is_compiling() or not any(part.stride()):
+    if part.stride() == first.stride() or torch.compiler.is_compiling():
         return part
     return laid_out(part, first.shape, torch.empty_like(first, device="meta").stride())
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from momentprop.dispatch.registry import loss, mixing
 from momentprop.rules.losses.reduction import hinge, reduced, require_plain
 from momentprop.values import Normal
+from momentprop.values.moments import mean_of, variance_of
 
 Random = Any  # a value or a plain tensor
 
@@ -129,9 +130,15 @@ def cosine_embedding_loss(
     Source: as `relu`
     """
     require_plain("cosine_embedding_loss", target=target)
-    cosine: Any = F.cosine_similarity(input1, input2, -1, 1e-6)
+    cosine: Any = F.cosine_similarity(input1, input2, -1, 1e-12) * (_damping(input1) * _damping(input2))
     loss = torch.where(target == 1, 1 - cosine.loc, 0.0) + torch.where(target == -1, hinge(cosine - margin), 0.0)
     return reduced(loss, reduction, size_average, reduce)
+
+
+def _damping(x: Random) -> Tensor:
+    """Return the factor that torch's addition of 1e-12 to the square of a length gives a cosine."""
+    square: Tensor = (mean_of(x).square() + variance_of(x)).sum(-1)
+    return (square / (square + 1e-12)).clamp(min=1e-30).sqrt()
 
 
 @loss("triplet_margin_loss", on=Normal)

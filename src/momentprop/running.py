@@ -59,10 +59,11 @@ class Run:
             replica = self._replica(kind)
             record.start()
             watching.start(inputs.leaves)
-            given, named = inputs.of_type(kind)
+            given, named = inputs.of_type(kind, watching.enter)
             propagation.start()
             foreign = Foreign()
-            with record.on(replica), watching.on(replica), propagation:
+            graph = torch.enable_grad() if watching.needs_graph else contextlib.nullcontext()
+            with record.on(replica), watching.on(replica), propagation, graph:
                 output = replica.model(*given, **named)
             watching.finish()
             if kind is Sample:
@@ -163,12 +164,13 @@ class _Inputs:
                     "the others wrote: let the model make its own"
                 )
 
-    def of_type(self, kind: type[Value]) -> Any:
+    def of_type(self, kind: type[Value], enter: Callable[[Sequence[Any], Sequence[Any]], None]) -> Any:
         """Return copies of the arguments, with values of this type; one that is given twice remains one."""
         copies: dict[int, Any] = {}
         for leaf in self.leaves:
             if id(leaf) not in copies:
                 copies[id(leaf)] = as_type(leaf, kind).copied() if is_value(leaf) else _copied(leaf)
+        enter(list({id(leaf): leaf for leaf in self.leaves}.values()), list(copies.values()))
         return pytree.tree_unflatten([copies[id(leaf)] for leaf in self.leaves], self.structure)
 
 

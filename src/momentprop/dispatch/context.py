@@ -17,12 +17,18 @@ Fallback = Callable[[type[Any], Callable[..., Any], Sequence[Any], Mapping[str, 
 class Watcher:
     """Is shown the result of every operation on values, except those inside a rule, and may give another one."""
 
+    enters_composites: bool = False  # it is shown the operations that composites are made of, and not these
+    needs_graph: bool = False  # the pass records an autograd graph, also where gradients are switched off
+
     def on(self, replica: Replica) -> contextlib.AbstractContextManager[Any]:
         """Look into the replica that a pass runs on."""
         return contextlib.nullcontext()
 
     def start(self, inputs: Sequence[Any]) -> None:
         """Begin a forward pass with these arguments."""
+
+    def enter(self, inputs: Sequence[Any], given: Sequence[Any]) -> None:
+        """See what the model is given for these arguments: the arguments themselves, or values made of them."""
 
     def after(self, call: Call, result: Any) -> Any:
         """Return what becomes of the fresh result of an operation."""

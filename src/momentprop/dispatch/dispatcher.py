@@ -173,8 +173,14 @@ def _run(call: Call, found: tuple[Callable[..., Any], bool], context: Context | 
     """Run a rule and show its result to the watcher, which sees nothing of what happens inside the rule."""
     if context is None or context.watcher is None:
         return _applied(call, found)
-    watcher, context.watcher = context.watcher, None
+    watcher = context.watcher
+    if watcher.enters_composites and call.kind is Kind.COMPOSITE:
+        return _applied(call, found)
+    context.watcher = None
     try:
+        if watcher.needs_graph and not torch.is_grad_enabled():
+            with torch.enable_grad():
+                return watcher.after(call, _applied(call, found))
         result = _applied(call, found)
     finally:
         context.watcher = watcher

@@ -1,5 +1,7 @@
 """The covariance of outputs, by one backward pass for each of them."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -27,7 +29,10 @@ def covariance(births: Births, gates: Gates, outputs: Tensor) -> Tensor:
     return total
 
 
-def _added(birth: Birth, by_units: Tensor) -> Tensor:
-    own = birth.own.expand(birth.shape).flatten(1)
-    by_units = by_units.flatten(2)
-    return torch.einsum("bcu,bdu,bu->bcd", by_units, by_units, own)
+def _added(birth: Birth, slopes: Tensor) -> Tensor:
+    total: Any = 0.0
+    for a, weight in birth.terms(slopes.transpose(0, 1)):
+        rows = a.transpose(0, 1).flatten(2)
+        weighted = rows if weight is None else rows * weight.flatten(1).unsqueeze(1)
+        total = total + weighted @ rows.mT
+    return total

@@ -1,4 +1,4 @@
-r"""The variance of what is born by an operation: $r = \sigma'^2 - (J \circ J)\,v$, with the Jacobian $J$ of its mean."""
+r"""The variance of what an operation bears: $r = \sigma'^2 - (J \circ J)\,v$ with the Jacobian $J$ of its mean."""
 
 import functools
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ FEWEST, MOST = 8, 64
 _STEPS = 12
 
 
-def rest(call: Call, result: Any, tracked: bool) -> Tensor:
+def rest(call: Call, result: Any, tracked: bool) -> Any:
     """Return the variance of what is born at the units of a result."""
     source = _one_source(call, result)
     if source is not None:
         loc, variance = source
         if not loc.requires_grad:  # certain
             return result.variance
-        slope = _pulled(result.loc, [loc], torch.ones_like(result.loc), tracked)[0]
+        slope = _slope(result.loc, loc, tracked)
         return result.variance - slope * slope * variance
     if call.kind is Kind.BILINEAR:
         return _of_product(call)
@@ -45,7 +45,14 @@ def _one_source(call: Call, result: Any) -> tuple[Tensor, Tensor] | None:
     return None
 
 
-def _of_product(call: Call) -> Tensor:
+def _slope(result: Tensor, source: Tensor, tracked: bool) -> Tensor:
+    """Return the derivative of each element of a result by the element of the source at its place."""
+    ones = torch.ones_like(result)
+    found: Any = torch.autograd.grad(result, source, ones, retain_graph=True, create_graph=tracked, allow_unused=True)
+    return torch.zeros_like(source) if found[0] is None else found[0]  # type: ignore[no-any-return]
+
+
+def _of_product(call: Call) -> Any:
     r"""Return the variance of $\sum (x - \mu_x)(y - \mu_y)$: the products of the variances, summed."""
     operation = call.operation
     first, second = operation.factors
@@ -56,7 +63,7 @@ def _of_product(call: Call) -> Tensor:
     return square.replaced({first: x.variance, second: y.variance, **numbers, **summands}).on()
 
 
-def of_shared_draw(call: Call) -> Tensor:
+def of_shared_draw(call: Call) -> Any:
     r"""Return by how much one draw moves the units that share it, when their inputs are certain.
 
     A dropped unit becomes a constant $a$ (zero but for alpha dropout), so that a draw moves a unit by a multiple of
@@ -115,7 +122,7 @@ def _pushed(loc: Tensor, values: Sequence[Any], count: int, tracked: bool) -> Te
         pulled = torch.autograd.grad(
             loc, [value.loc for value in values], cotangent, create_graph=True, retain_graph=True, allow_unused=True
         )
-    pairs = [(g, value) for g, value in zip(pulled, values, strict=True) if g is not None and g.requires_grad]
+    pairs: list[Any] = [pair for pair in zip(pulled, values, strict=True) if getattr(pair[0], "requires_grad", False)]
     along = [value.stddev * _signs(value.loc, count, seed) for seed, (_, value) in enumerate(pairs)]
     pull = functools.partial(
         torch.autograd.grad, [g for g, _ in pairs], cotangent, retain_graph=True, create_graph=tracked
@@ -145,8 +152,3 @@ def _pooled(call: Call, x: Tensor) -> list[int]:
     """Return the dimensions that an estimate is pooled over: those of an item, but for the channels of windows."""
     channels = [dim % x.ndim for dim in call.operation.channels] if "pool" in call.op else []
     return [dim for dim in range(1, x.ndim) if dim not in channels]
-
-
-def _pulled(loc: Tensor, sources: Sequence[Tensor], cotangent: Tensor, tracked: bool) -> Sequence[Tensor]:
-    grads = torch.autograd.grad(loc, sources, cotangent, retain_graph=True, create_graph=tracked, allow_unused=True)
-    return [torch.zeros_like(x) if g is None else g for g, x in zip(grads, sources, strict=True)]

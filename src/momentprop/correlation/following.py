@@ -30,6 +30,7 @@ class Following(Watcher):
         self.tracked = tracked
         self.births = Births()
         self.gates = Gates(tracked)
+        self.inputs = 0  # how many births are those of inputs: the first ones
 
     def enter(self, inputs: Sequence[Any], given: Sequence[Any]) -> None:
         """Take the noise of the inputs, which the model is given as these values, as born with them."""
@@ -39,6 +40,7 @@ class Following(Watcher):
                 value.loc, birth = _marked(value.loc)
                 self.births.add(birth, own=value.variance)
                 value.variance = self.gates.variance(value.variance)
+        self.inputs = len(self.births.found)
 
     def after(self, call: Call, result: Any) -> Any:
         """Remember what an operation bears; linear ones bear nothing."""

@@ -179,6 +179,8 @@ def _run(call: Call, found: tuple[Callable[..., Any], bool], context: Context | 
     if watcher.enters_composites and call.kind is Kind.COMPOSITE:
         with context:  # the operations inside are seen
             return _applied(call, found)
+    if watcher.needs_graph:
+        call = watcher.before(call)
     context.watcher = None
     try:
         if watcher.needs_graph and not torch.is_grad_enabled():

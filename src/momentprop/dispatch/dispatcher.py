@@ -226,7 +226,7 @@ def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Con
     if call.operation.views:
         result = _run(call, found, context)
         target.replace(result.parts, result.origin)
-        target.elements = result.elements  # type: ignore[misc]
+        target.elements, target.aside = result.elements, result.aside  # type: ignore[misc]
         return target
     if target.memory:
         copy = target.copied()
@@ -240,9 +240,14 @@ def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Con
         raise RuntimeError(f"in-place {call.op!r} at {where()}: {shapes}")
     if target.memory:
         target.memory[0] += 1
+        if target.aside != result.aside:
+            raise RuntimeError(
+                f"in-place {call.op!r} at {where()} would change the sources of noise of a value that has views; use "
+                "the out-of-place operation"
+            )
         for old, part in zip(own, new, strict=True):
             old.copy_(part)
     else:
         target.replace(as_before(own[0], new), result.origin)
-        target.elements = result.elements  # type: ignore[misc]
+        target.elements, target.aside = result.elements, result.aside  # type: ignore[misc]
     return target

@@ -43,9 +43,9 @@ def _as_joint(x: Any, wanted: type[Joint]) -> Joint:
     if isinstance(x, Certain):
         return wanted.certain(x.loc)
     if isinstance(x, Joint):
-        return wanted.of(*x.parts, batch_dim=x.batch_dim, sources=x.sources)
+        return wanted.born(*x.parts, batch_dim=x.batch_dim, sources=x.sources)
     nothing = x.loc.new_zeros(0, *x.shape)
-    return wanted.of(x.loc, x.variance, nothing, batch_dim=0 if x.ndim > 1 else None, sources=())
+    return wanted.born(x.loc, x.variance, nothing, batch_dim=0 if x.ndim > 1 else None)
 
 
 def copied(x: Any) -> Any:

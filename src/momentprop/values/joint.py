@@ -134,6 +134,13 @@ class Joint(Uncertain):
         return value
 
     @classmethod
+    def born(
+        cls, loc: Tensor, own: Tensor, factors: Tensor, batch_dim: int | None = None, sources: Sources = ()
+    ) -> Self:
+        """Return a value with new noise, of which every unit has its own."""
+        return cls.of(loc, own, factors, batch_dim=batch_dim, sources=sources)
+
+    @classmethod
     def certain(cls, tensor: Tensor) -> Self:
         """Return a tensor as a value without noise."""
         return cls.of(tensor, torch.zeros_like(tensor), tensor.new_zeros(0, *tensor.shape), sources=())
@@ -149,7 +156,7 @@ class Joint(Uncertain):
     def _as_rows(self, rows: Tensor) -> Tensor:
         """Return factors, given as (B, K, n), in the shape of the value."""
         if self.batch_dim is None:
-            return rows[0].reshape(-1, *self.shape)
+            return rows[0].reshape(rows.shape[1], *self.shape)
         rest = [size for dim, size in enumerate(self.shape) if dim != self.batch_dim]
         return rows.reshape(*rows.shape[:2], *rest).movedim(0, self.batch_dim + 1)
 

@@ -1,12 +1,14 @@
 """The whole covariance of the units: a `Joint` in which all noise is shared."""
 
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from momentprop.dispatch import Operand
 from momentprop.kernels.root import root
 from momentprop.values.joint import Joint
+from momentprop.values.normal import Normal
 from momentprop.values.sources import Sources, new_event
 
 
@@ -20,6 +22,7 @@ class Full(Joint):
     loc: Tensor
     own: Tensor
     factors: Tensor
+    takes: ClassVar[tuple[type[Operand], ...]] = (Joint, Normal)
 
     @classmethod
     def born(

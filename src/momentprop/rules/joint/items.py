@@ -86,6 +86,8 @@ def _by_the_table(call: Call, places: Sequence[tuple[Any, int]], result: Tensor)
         if dim in along:
             return -1
         return dim if result.ndim == value.ndim else dim - sum(each < dim for each in along)
+    if call.op in ("layer_norm", "rms_norm") and len(places) == 1 and call.values[0] is value:
+        return dim if dim < value.ndim - len(call.given("normalized_shape")) else -1
     letters = getattr(operation, "letters", None)
     if letters is not None and len(places) == 1:
         return _by_letters(call, value, dim)

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, LowRankMultivariateNormal, MultivariateNormal
 
+from momentprop.dispatch import Operand
 from momentprop.kernels.root import root
 from momentprop.values.base import as_tensor, may_look_at
 from momentprop.values.given_covariance import as_factors, as_matrices, as_own, items_along, require_covariance
+from momentprop.values.normal import Normal
 from momentprop.values.sources import Segment, Sources, aligned, along, new_event
 from momentprop.values.uncertain import Uncertain
 
@@ -28,6 +30,8 @@ class Joint(Uncertain):
     >>> x.covariance
     tensor([[2., 2.],
             [2., 5.]])
+    >>> (x[0] - x[1]).variance
+    tensor(3.)
 
     The items of a batch lie along `batch_dim` and are independent of each other: each has sources $z_k$ of its own. By
     default that is the first dimension, and a vector is one item; None makes the whole value one item. Values that come
@@ -37,6 +41,7 @@ class Joint(Uncertain):
     loc: Tensor
     own: Tensor
     factors: Tensor
+    takes: ClassVar[tuple[type[Operand], ...]] = (Normal,)
     batch_dim: ClassVar[int | None] = None  # of every value its own: not a component
     sources: ClassVar[Sources] = ()
     _matrix: ClassVar[Any] = None  # of a lazy value: how to compute the covariance
@@ -136,6 +141,21 @@ class Joint(Uncertain):
             sources = new_event(len(parts[2]), value._items) if isinstance(parts[2], Tensor) else ()
         value.sources = sources  # type: ignore[misc]
         return value
+
+    @classmethod
+    def born(
+        cls, loc: Tensor, own: Tensor, factors: Tensor, batch_dim: int | None = None, sources: Sources = ()
+    ) -> Self:
+        """Return a value with new noise, of which every unit has its own."""
+        return cls.of(loc, own, factors, batch_dim=batch_dim, sources=sources)
+
+    @classmethod
+    def taken_in(cls, value: Any) -> Self:
+        """Return a value with this type: the noise of independent units is each unit's own."""
+        if isinstance(value, Joint):
+            return cls.born(*value.parts, batch_dim=value.batch_dim, sources=value.sources)
+        nothing = value.loc.new_zeros(0, *value.shape)
+        return cls.born(value.loc, value.variance, nothing, batch_dim=0 if value.ndim > 1 else None)
 
     @classmethod
     def certain(cls, tensor: Tensor) -> Self:

@@ -189,7 +189,7 @@ def _chosen(index: Any, batch_dim: int | None, output: Any) -> Any:
 def _type_for(method: str | None, family: str | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> type[Value]:
     """Return the type of value to run a model with: that of the method, or that of the values it is given."""
     if method not in (None, "ap1", "ap2", "sample", "full", "linear"):
-        raise ValueError(f"unknown method {method!r}: choose 'ap1', 'ap2', 'sample', 'full' or 'linear'")
+        raise ValueError(f"unknown method {method!r}: choose 'ap1', 'ap2' or 'sample', or 'full' or 'linear'")
     if family is not None and family not in FAMILIES:
         raise ValueError(f"unknown family {family!r}: choose 'normal', 'logistic' or 'fitted'")
     if method is None and family is None:

@@ -15,12 +15,13 @@ from momentprop.correlation.graph import Counting, TooLarge, depends_on, has_for
 from momentprop.correlation.items import ItemsInteract
 from momentprop.correlation.outputs import Group, Lazy, Output, as_index, joined, rows
 from momentprop.dispatch.context import Chain, Watcher
+from momentprop.kernels.joint_posterior import log_posterior
 from momentprop.recording import Recording
 from momentprop.running import Run
 from momentprop.sampling import progress
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.modules import BatchNorm
-from momentprop.values import Certain, Independent, Joint, Value
+from momentprop.values import Categorical, Certain, Independent, Joint, Value
 from momentprop.values.conversion import is_value
 from momentprop.values.sources import Sources
 from momentprop.values.structures import leaves_of, mapped
@@ -240,7 +241,7 @@ class JointRun:
 
     def _assembled(self, output: Any, made: dict[int, Any], moving: Sequence[int]) -> Any:
         """Return the output with `Joint` values; one that moves with nothing has noise of its own alone, if any."""
-        joints = {id(value): made.get(place) for place, value in enumerate(_values(output))}
+        joints: dict[int, Any] = {id(value): made.get(place) for place, value in enumerate(_values(output))}
         for place, value in enumerate(_values(output)):
             if place not in moving:
                 described = self._described(place, value.loc)
@@ -249,8 +250,10 @@ class JointRun:
                 joints[id(value)] = Joint(loc, own, batch_dim=described.batch_dim, validate_args=False)
 
         def joint(leaf: Any) -> Any:
-            found = joints.get(id(leaf))
-            return self._detached(leaf) if found is None else found
+            found = joints.get(id(_random(leaf)))
+            if found is None:
+                return self._detached(leaf)
+            return _posterior(found) if isinstance(leaf, Categorical) else found
 
         return mapped(joint, output)
 
@@ -261,7 +264,20 @@ class JointRun:
 
 
 def _values(output: Any) -> list[Any]:
-    return [leaf for leaf in leaves_of(output) if isinstance(leaf, Independent | Certain)]
+    return [value for value in map(_random, leaves_of(output)) if isinstance(value, Independent | Certain)]
+
+
+def _random(leaf: Any) -> Any:
+    """Return the random logits of a class posterior, which follow correlations, or anything else itself."""
+    return leaf.scores if isinstance(leaf, Categorical) and leaf.scores is not None else leaf
+
+
+def _posterior(logits: Joint) -> Categorical:
+    """Return the class posterior of logits along the last dimension."""
+    classes = logits.shape[-1]
+    blocks = logits.covariance.unflatten(-1, (-1, classes)).unflatten(-3, (-1, classes))  # (..., rows, C, rows, C)
+    covariance = blocks.diagonal(dim1=-4, dim2=-2).movedim(-1, -3).reshape(*logits.shape, classes)
+    return Categorical.of(log_posterior(logits.loc, covariance))
 
 
 def _means(output: Any) -> list[Tensor]:

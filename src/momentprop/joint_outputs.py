@@ -69,6 +69,11 @@ class _Passed:
         """The means of the values among the outputs."""
         return _means(self.output)
 
+    def variances(self, group: Group) -> Tensor | None:
+        """Return the variances that AP2 gives to a group of outputs, as (items, units)."""
+        found = [getattr(value, "variance", None) for value in _values(self.output)]
+        return None if None in [found[output.place] for output in group] else rows(group, found)  # type: ignore[arg-type]
+
     @property
     def moving(self) -> list[int]:
         """The places of the values that move with anything that was born."""
@@ -110,7 +115,7 @@ class JointRun:
         for group in groups:
             flat = rows(group, passed.means)
             singly = functools.partial(self._found, flat.detach(), group, 1)
-            lazy = Lazy(functools.partial(self._followed, passed.following, flat), singly)
+            lazy = Lazy(functools.partial(self._followed, passed.following, flat, passed.variances(group)), singly)
             if passed.following.within and len(flat) > 1:
                 lazy()  # it may have to run the model again, as it is now
             sources = brought(births.found, len(flat))
@@ -124,9 +129,9 @@ class JointRun:
             output, recorded = once()
         return _Passed(output, recorded, following, counting.bytes)
 
-    def _followed(self, following: Following, flat: Tensor) -> Followed:
+    def _followed(self, following: Following, flat: Tensor, variances: Tensor | None) -> Followed:
         with torch.set_grad_enabled(self.tracked):
-            return followed(following.births, following.gates, flat, following.inputs)
+            return followed(following.births, following.gates, flat, following.inputs, variances)
 
     # Pieces of a batch
 
@@ -166,7 +171,7 @@ class JointRun:
                 passed = self._passed(self._piece(start, stop))
                 flat = rows(group, passed.means)
                 _require_same(flat, wanted[start:stop])
-                found.append(self._followed(passed.following, flat))
+                found.append(self._followed(passed.following, flat, passed.variances(group)))
                 bar.update(stop - start)
         crosses = zip(*(each.crosses for each in found), strict=True)
         moved = zip(*(each.moved.values() for each in found), strict=True)

@@ -1,7 +1,8 @@
-r"""The slopes of every elementwise rule on `Normal`: $\partial\mu'/\partial\mu = E f'$, $2\,\partial\mu'/\partial\sigma^2 = E f''$.
+r"""The slopes of every elementwise rule on `Normal`: $E f'$ and $E f''$, the derivatives of the mean.
 
-Following correlations relies on them, in forward mode, in reverse mode and under `vmap`. A custom operator or autograd
-function may return a zero tangent without an error; so each mode is compared with quadrature on a grid with tails.
+$\partial\mu'/\partial\mu = E f'$ and $2\,\partial\mu'/\partial\sigma^2 = E f''$. Following correlations relies on
+them, in forward mode, in reverse mode and under `vmap`. A custom operator or autograd function may return a zero
+tangent without an error; so each mode is compared with quadrature on a grid with tails.
 """
 
 import numpy as np
@@ -14,7 +15,10 @@ from tests.cases import Case
 from tests.rules.elementwise.every import every_case
 
 NEAR = [-6.0, -2.2, -1.1, -0.4, 0.0, 0.3, 1.2, 2.4, 5.0], [0.02, 0.11, 0.4, 0.8, 1.3, 3.0, 10.0]
-WIDE = np.concatenate([-np.logspace(2, -2, 25), [0.0], np.logspace(-2, 2, 25)]).tolist(), np.logspace(-2, 2.5, 25).tolist()
+WIDE = (
+    np.concatenate([-np.logspace(2, -2, 25), [0.0], np.logspace(-2, 2, 25)]).tolist(),
+    np.logspace(-2, 2.5, 25).tolist(),
+)
 
 
 def _mean_of(case: Case):
@@ -45,13 +49,17 @@ def _compare(case: Case, means: list[float], deviations: list[float]) -> None:
             )
         ),
         "jvp of vmap": [
-            torch.func.jvp(torch.func.vmap(function), (mean, variance), along)[1] for along in ((one, none), (none, one))
+            torch.func.jvp(torch.func.vmap(function), (mean, variance), along)[1]
+            for along in ((one, none), (none, one))
         ],
     }
     wanted = [torch.tensor(part) for part in case.slopes(mean.numpy(), variance.numpy())]
     tolerance = 1e-6 if case.exact else 3e-4
     for mode, (by_mean, by_variance) in modes.items():
-        for found, true, scale, name in ((by_mean, wanted[0], gain, "f'"), (2 * by_variance, wanted[1], gain / std, "f''")):
+        for found, true, scale, name in (
+            (by_mean, wanted[0], gain, "f'"),
+            (2 * by_variance, wanted[1], gain / std, "f''"),
+        ):
             error = ((found - true) / scale).abs()
             worst = int(error.argmax())
             assert error[worst] <= tolerance, (

@@ -25,6 +25,7 @@ class Following(Watcher):
         self.tracked = tracked
         self.births = Births()
         self.gates = Gates(tracked)
+        self.inputs = 0  # how many births are those of inputs: the first ones
 
     def enter(self, inputs: Sequence[Any], given: Sequence[Any]) -> None:
         """Take the noise of the inputs, which the model is given as these values, as born with them."""
@@ -35,6 +36,7 @@ class Following(Watcher):
                     value.loc.requires_grad_()
                 self.births.add(value.loc, own=value.variance)
                 value.variance = self.gates.variance(value.variance)
+        self.inputs = len(self.births.found)
 
     def after(self, call: Call, result: Any) -> Any:
         """Remember what an operation bears; linear ones bear nothing."""

@@ -13,6 +13,7 @@ from momentprop.correlation.adjoint import Followed, followed
 from momentprop.correlation.following import Following
 from momentprop.correlation.graph import Counting, TooLarge, depends_on, has_foreign_leaves
 from momentprop.correlation.items import ItemsInteract
+from momentprop.correlation.shielded import Shielded
 from momentprop.dispatch.context import Chain, Watcher
 from momentprop.recording import Recording
 from momentprop.running import Run
@@ -140,8 +141,8 @@ class _Followed:
 
     def _passed(self, run: Run, recording: Recording | None, bound: int | None = None) -> _Passed:
         following, counting = Following(self.tracked), Counting(bound)
-        corrections = () if self.corrections is None else (self.corrections,)
-        with run.by(self.kind, recording, Chain(*corrections, counting, following)) as once:
+        corrections = () if self.corrections is None else (Shielded(following, self.corrections),)
+        with run.by(self.kind, recording, Chain(counting, following, *corrections)) as once:
             output, recorded = once()
         return _Passed(output, recorded, following, counting.bytes)
 

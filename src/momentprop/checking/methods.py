@@ -125,5 +125,5 @@ _BY_NAME: dict[str, Compared] = {
     "ap2-logistic": _ap2(family="logistic"),
     "ap2-fitted": _ap2(family="fitted"),
     JOINT: _following(2, covariance=True),
-    "linear": _following(1, method="linear"),
+    "linear": _following(1, method="linear", covariance=True),
 }

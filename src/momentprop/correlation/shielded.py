@@ -28,4 +28,5 @@ class Shielded(Chain):
             result = super().after(call, result)
             if isinstance(result, Independent):
                 result.variance = self.following.gates.variance(result.variance)
+                self.following.within.known(result)
         return result

@@ -7,11 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentprop.kernels.joint_posterior import posterior
+from momentprop.kernels import joint_posterior
 from momentprop.values import Joint, Normal
 from momentprop.values.uncertain import Uncertain
-
-_OUT_OF_REACH = 1e4  # a masked logit lies this far below the others: its probability is zero, as that of -inf is
 
 
 @dataclass
@@ -77,11 +75,7 @@ def marginal(value: Any) -> Any:
 
 def log_posterior(value: Joint, dim: int) -> Tensor:
     """The logarithms of class probabilities in float64, with the classes, which lie along a dimension, last."""
-    loc = value.loc.double().movedim(dim, -1)
-    lowest = torch.where(loc.isfinite(), loc, torch.inf).amin(-1, keepdim=True)
-    loc = torch.where(loc.isfinite(), loc, lowest - _OUT_OF_REACH)
-    probabilities: Tensor = posterior(loc, _of_rows(value, dim))
-    return probabilities.clamp(min=torch.finfo(torch.float64).tiny).log()
+    return joint_posterior.log_posterior(value.loc.double().movedim(dim, -1), _of_rows(value, dim))
 
 
 def _of_rows(value: Joint, dim: int) -> Tensor:

@@ -20,6 +20,7 @@ _OPTIONS = {
     "ap2-logistic": 'family="logistic", covariance=False',
     "ap2-fitted": 'family="fitted", covariance=False',
     "linear": 'method="linear"',
+    "full": 'method="full"',
     JOINT: "covariance=True",
     CALIBRATED: "calibration=..., covariance=False",
     JOINT_CALIBRATED: "calibration=..., covariance=True",
@@ -64,8 +65,8 @@ def _of_deviations(report: Results, told: Sequence[str], quote: Callable[[str], 
     if best == first:
         return best, [f"{wrong}, and no method here is better.{_to_try(report)}"]
     return best, [
-        f"{wrong}. Those of {_how(best, quote)} are better, but still {_off(report, best)} "
-        f"({_cost(report, best)}).{_to_try(report)}"
+        f"{wrong}. Those of {_how(best, quote)} are better ({_factor(report, best)}, {_cost(report, best)}), but each "
+        f"is still off by about {percent(math.expm1(_rms(report, best)))}.{_to_try(report)}"
     ]
 
 

@@ -61,10 +61,11 @@ def check(
         *args: arguments of the model: a batch of inputs, tensors or values.
         input_variance: the variance of the first floating-point argument, as in `propagate`.
         methods: the methods to compare with draws, by default `("ap1", "ap2", "joint")`. Others are `"linear"`, the
-            delta method; `"probes"`, which has 16 of them, and `"probes-64"`; `"ap2-logistic"` and `"ap2-fitted"`; a
-            name with options of `propagate` such as `("quadrature", {"fallback": "quadrature"})`; or a name with a
-            function that takes and gives what `propagate` does. `"ap2"` takes units as independent, and `"joint"` is
-            AP2 with the covariance of the output, which is left out if an input has more than 128 output units.
+            delta method; `"full"`, for small networks; `"probes"`, which has 16 of them, and `"probes-64"`;
+            `"ap2-logistic"` and `"ap2-fitted"`; a name with options of `propagate` such as
+            `("quadrature", {"fallback": "quadrature"})`; or a name with a function that takes and gives what
+            `propagate` does. `"ap2"` takes units as independent, and `"joint"` is AP2 with the covariance of the
+            output, which is left out if an input has more than 128 output units.
         dropout: let dropout act in evaluation mode, as in `propagate`.
         samples: the number of draws. It limits what the check can resolve: see the floors in the report.
         seed: the seed of the draws.

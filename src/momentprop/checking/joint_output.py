@@ -1,4 +1,4 @@
-"""The units of the final output together: their correlations, by draws and by methods, and class posteriors with them."""
+"""The units of the final output together: their correlations, and the class posteriors that know them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -126,4 +126,5 @@ _BY_NAME: dict[str, Compared] = {
     "ap2-fitted": _ap2(family="fitted"),
     JOINT: _following(2, covariance=True),
     "linear": _following(1, method="linear", covariance=True),
+    "full": Compared(_propagate_with({"method": "full", "covariance": True}), everywhere=False, follows=True),
 }

@@ -32,7 +32,7 @@ def check(
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Methods, separated by commas: ap1, ap2, joint (the default), linear, probes, ap2-logistic, ap2-fitted.",
+            help="Methods, separated by commas: ap1,ap2,joint (the default), linear, full, probes, probes-64, ...",
         ),
     ] = None,
     calibration: Annotated[

@@ -167,10 +167,13 @@ def test_a_lazy_value_computes_its_covariance_once_and_not_before() -> None:
     x = Joint.lazy(torch.zeros(2, 3, dtype=torch.float64), covariance)
     assert (x.shape, x.units, x.batch_dim) == ((2, 3), 3, 0)
     assert "covariance=<on request>" in repr(x)
-    assert not calls and x.is_lazy
+    assert not calls
+    assert x.is_lazy
     assert x.variance.shape == x.stddev.shape == (2, 3)
-    assert x.covariance.shape == (2, 3, 3) and x.factors.shape == (3, 2, 3)
-    assert len(calls) == 1 and not x.is_lazy
+    assert x.covariance.shape == (2, 3, 3)
+    assert x.factors.shape == (3, 2, 3)
+    assert len(calls) == 1
+    assert not x.is_lazy
     assert repr(x).startswith("Joint(loc=")
 
 
@@ -237,15 +240,18 @@ def test_copies_keep_their_sources() -> None:
 
 def test_a_tensor_is_a_value_without_noise() -> None:
     x = Joint.certain(torch.ones(2, 3))
-    assert not x.variance.any() and x.sources == ()
+    assert not x.variance.any()
+    assert x.sources == ()
     assert not as_type(Mean(torch.ones(2)), Joint).variance.any()
 
 
 def test_a_normal_becomes_a_joint_of_independent_noise() -> None:
     normal = Normal(torch.zeros(2, 3), 2.0)
     x = as_type(normal, Joint)
-    assert (x.own == 2).all() and len(x.factors) == 0
+    assert (x.own == 2).all()
+    assert len(x.factors) == 0
     full = as_type(normal, Full)
-    assert not full.own.any() and len(full.factors) == 3
+    assert not full.own.any()
+    assert len(full.factors) == 3
     torch.testing.assert_close(full.covariance, x.covariance)
     assert type(as_type(x, Normal)) is Normal

@@ -18,6 +18,14 @@ def root(covariance: Tensor) -> Tensor:
     return _Root.apply(covariance.to(wide))[0].to(covariance.dtype)  # type: ignore[no-untyped-call, no-any-return]
 
 
+def triangular_root(factors: Tensor, variance: Tensor) -> Tensor:
+    r"""The lower triangular $L$ with $LL^\top = F^\top F + \operatorname{diag}(d)$, of factors (..., K, n) and $d$."""
+    noise = torch.diag_embed(variance.sqrt())
+    upper = torch.linalg.qr(torch.cat([factors, noise], -2), mode="r")[1]
+    signs = torch.where(upper.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)
+    return (upper * signs.unsqueeze(-1)).mT
+
+
 class _Root(torch.autograd.Function):
     generate_vmap_rule = True
 

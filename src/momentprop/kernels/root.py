@@ -23,7 +23,8 @@ def triangular_root(factors: Tensor, variance: Tensor) -> Tensor:
     noise = torch.diag_embed(variance.sqrt())
     upper = torch.linalg.qr(torch.cat([factors, noise], -2), mode="r")[1]
     signs = torch.where(upper.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)
-    return (upper * signs.unsqueeze(-1)).mT
+    lower: Tensor = (upper * signs.unsqueeze(-1)).mT
+    return lower
 
 
 class _Root(torch.autograd.Function):

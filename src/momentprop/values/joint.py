@@ -209,8 +209,7 @@ class Joint(Uncertain):
     @property
     def covariance(self) -> Tensor:
         """The covariance of the units of an item, in the order of `flatten`: (B, n, n), or (n, n) for one item."""
-        found = self._matrices()
-        return found[0] if self.batch_dim is None else found
+        return self._matrices()[0] if self.batch_dim is None else self._matrices()
 
     @property
     def variance(self) -> Tensor:  # type: ignore[override]
@@ -253,8 +252,7 @@ class Joint(Uncertain):
         def drawn(*shape: int) -> Tensor:
             return torch.randn(shape, generator=generator, dtype=self.dtype, device=self.device)
 
-        found = self.loc + self.own.sqrt() * drawn(n, *self.shape)
-        start = 0
+        found, start = self.loc + self.own.sqrt() * drawn(n, *self.shape), 0
         for segment in self.sources:
             part, start = self.factors[start : start + segment.number], start + segment.number
             shared = drawn(n, segment.number, max(segment.items) + 1)[..., places(segment, self.device)]

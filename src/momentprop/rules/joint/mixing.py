@@ -112,13 +112,13 @@ def _by_item(value: Any, weights: Tensor, of_units: Tensor, batch_dim: int | Non
     shape = [1] * (of_units.ndim - 1)
     if batch_dim is not None:
         shape[batch_dim] = -1
-    return (of_units * rows.reshape(len(rows), *shape)).sum(0)
+    return (of_units * rows.reshape(len(rows), *shape)).sum(0)  # type: ignore[no-any-return]
 
 
 def _chunk(*tensors: Any) -> int:
     """Return how many steps to take at once."""
     sizes = [each.numel() for given in tensors for each in (given if isinstance(given, list) else [given])]
-    return max(1, _MOST // 16 // max(1, *sizes))
+    return int(max(1, _MOST // 16 // max(1, *sizes)))
 
 
 @rule("softmax", on=Joint)

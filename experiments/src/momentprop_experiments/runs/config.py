@@ -43,7 +43,6 @@ class Config(Settings):
         "batch (bn) or of all training images (analytic).",
         choices=("torch", "bn", "analytic"),
     )
-
     width: int = setting(0, "Channels of the first layers of resnet18, or the width of vit; 0: the usual one.", least=0)
     augment: bool = setting(False, "Mirror and shift the training images at random.")
 

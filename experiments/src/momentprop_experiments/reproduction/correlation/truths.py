@@ -1,0 +1,192 @@
+r"""The truth of a case: moments, correlations and class posteriors of many draws, made once and kept.
+
+Draws are plain passes over batches of noisy copies of the inputs. What is kept of them is small: the mean, the
+covariance over the units and the mean softmax of each half of the draws, from which the error of the whole follows, and
+some draws themselves, to count how many an interval holds.
+"""
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from momentprop import Estimate, Sample
+from momentprop.sampling import RunningMoments, progress
+from momentprop.training import checkpoint as checkpoints
+from momentprop.training.checkpoint import Checkpoint, CheckpointError
+
+KEPT = 500
+"""The number of draws that are kept."""
+
+_RUNNING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """A network with inputs, and what is random in it."""
+
+    model: nn.Module
+    inputs: Tensor
+    variance: Tensor | None = None  # of the inputs; broadcasts to one of them
+    dropout: bool = False
+
+    def first(self, count: int) -> "Noisy":
+        """Return the same with the first inputs only."""
+        return Noisy(self.model, self.inputs[:count], self.variance, self.dropout)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What many draws say of the outputs of each input; the first dimension of a pair is that of the halves."""
+
+    moments: Estimate  # shape: (inputs, units)
+    covariances: Tensor  # shape: (2, inputs, units, units)
+    posteriors: Tensor  # shape: (2, inputs, units), the means of the softmax
+    draws: Tensor  # shape: (some draws, inputs, units)
+    count: int  # of all draws
+
+    @property
+    def covariance(self) -> Tensor:
+        """The covariance of the units."""
+        return self.covariances.mean(0)
+
+    @property
+    def posterior(self) -> Tensor:
+        """The class posterior."""
+        return self.posteriors.mean(0)
+
+
+@torch.no_grad()
+def drawn(noisy: Noisy, rows: int) -> Iterator[tuple[slice, Tensor]]:
+    """Make draws without end: which inputs, and draws of their outputs, of shape (some, inputs, units).
+
+    `rows` is the number of inputs of a pass. Parts of the inputs take turns.
+    """
+    model = _acting(noisy.model, noisy.dropout)
+    deviation = None if noisy.variance is None else noisy.variance.sqrt()
+    while True:
+        for start in range(0, len(noisy.inputs), rows):
+            some = noisy.inputs[start : start + rows]
+            times = max(1, rows // len(some))
+            x = some.repeat(times, *(1,) * (some.ndim - 1))
+            if deviation is not None:
+                x = x + deviation * torch.randn_like(x)
+            y = model(Sample(x)).loc
+            yield slice(start, start + len(some)), y.reshape(times, len(some), -1)
+
+
+def _acting(model: nn.Module, dropout: bool) -> nn.Module:
+    """Return a copy whose dropout acts if it is to, as `propagate` has it."""
+    found = copy.deepcopy(model).eval()
+    for module in found.modules() if dropout else ():
+        module.training = not isinstance(module, _RUNNING)
+    return found
+
+
+class _Half:
+    """Sums over one half of the draws of some inputs."""
+
+    def __init__(self) -> None:
+        self.count, self.sum, self.products, self.softmax = 0, torch.zeros(()), torch.zeros(()), torch.zeros(())
+        self.centre: Tensor | None = None
+
+    def add(self, draws: Tensor) -> None:
+        draws = draws.double()
+        if self.centre is None:
+            self.centre = draws.mean(0)  # sums of squares around it lose no digits
+        apart = draws - self.centre
+        self.count += len(draws)
+        self.sum = self.sum + apart.sum(0)
+        self.products = self.products + torch.einsum("nbc,nbd->bcd", apart, apart)
+        self.softmax = self.softmax + draws.softmax(-1).sum(0)
+
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Return the covariance and the mean softmax."""
+        mean = self.sum / self.count
+        whole = self.products - self.count * mean[..., :, None] * mean[..., None, :]
+        return whole / (self.count - 1), self.softmax / self.count
+
+
+def draw(noisy: Noisy, count: int, rows: int, seed: int, title: str = "draws") -> Truth:
+    """Make at least this many draws of every input, an even number of times."""
+    parts: dict[int, tuple[RunningMoments, tuple[_Half, _Half], list[Tensor]]] = {}
+    turn: dict[int, int] = {}
+    starts = range(0, len(noisy.inputs), rows)
+    cuda = [noisy.inputs.device] if noisy.inputs.is_cuda else []
+    with torch.random.fork_rng(devices=cuda), progress(len(starts) * count, title) as bar:
+        torch.manual_seed(seed)
+        done = dict.fromkeys(starts, 0)
+        for where, draws in drawn(noisy, rows):
+            start = where.start
+            moments, halves, kept = parts.setdefault(start, (RunningMoments(), (_Half(), _Half()), []))
+            draws = draws[: max(count - done[start], 2)]
+            moments.add(draws)
+            if len(draws) > 1:
+                halves[0].add(draws[::2])
+                halves[1].add(draws[1::2])
+            else:
+                halves[turn.get(start, 0)].add(draws)
+                turn[start] = 1 - turn.get(start, 0)
+            if done[start] < KEPT:
+                kept.append(draws[: KEPT - done[start]].float())
+            done[start] += len(draws)
+            bar.update(len(draws))
+            if start == starts[-1] and min(done.values()) >= count:
+                break
+    estimates = [parts[start][0].estimate(torch.float32) for start in starts]
+    pairs = [[half.means() for half in parts[start][1]] for start in starts]
+    names = ("loc", "variance", "loc_error", "variance_error")
+    return Truth(
+        Estimate(*(torch.cat([getattr(each, name) for each in estimates]) for name in names)),
+        torch.stack([torch.cat([pair[half][0] for pair in pairs]) for half in (0, 1)]).float(),
+        torch.stack([torch.cat([pair[half][1] for pair in pairs]) for half in (0, 1)]),
+        torch.cat([torch.cat(parts[start][2]) for start in starts], 1),
+        min(done.values()),
+    )
+
+
+def kept(place: Path, noisy: Noisy, count: int, rows: int, seed: int, title: str = "draws") -> Truth:
+    """Return the truth from its file if that was made with the same settings, or make and keep it."""
+    settings = _settings(noisy, count, seed)
+    try:
+        found = checkpoints.read(place) if place.exists() else None
+    except CheckpointError:
+        found = None  # it is made anew
+    if found is None or found.state != settings:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        checkpoints.write(place, Checkpoint(settings, _tensors(draw(noisy, count, rows, seed, title))))
+        found = checkpoints.read(place)
+    tensors = {name: tensor.to(noisy.inputs.device) for name, tensor in found.tensors.items()}
+    moments = Estimate(*tensors["moments"].unbind())
+    return Truth(moments, tensors["covariances"], tensors["posteriors"], tensors["draws"], int(tensors["count"]))
+
+
+def _tensors(truth: Truth) -> dict[str, Tensor]:
+    moments = truth.moments
+    return {
+        "moments": torch.stack([moments.loc, moments.variance, moments.loc_error, moments.variance_error]),
+        "covariances": truth.covariances,
+        "posteriors": truth.posteriors,
+        "draws": truth.draws,
+        "count": torch.tensor(truth.count),
+    }
+
+
+def _settings(noisy: Noisy, count: int, seed: int) -> dict[str, Any]:
+    """Return all that the truth depends on; weights and inputs by a checksum."""
+    digest = hashlib.sha256()
+    for tensor in (*noisy.model.state_dict().values(), noisy.inputs):
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return {
+        "what": digest.hexdigest(),
+        "variance": None if noisy.variance is None else json.loads(json.dumps(noisy.variance.tolist())),
+        "dropout": noisy.dropout,
+        "draws": count,
+        "seed": seed,
+    }

@@ -17,6 +17,9 @@ Fallback = Callable[[type[Any], Callable[..., Any], Sequence[Any], Mapping[str, 
 class Watcher:
     """Is shown the result of every operation on values, except those inside a rule, and may give another one."""
 
+    enters_composites: bool = False  # it is shown the operations that composites are made of, and not these
+    needs_graph: bool = False  # the pass records an autograd graph, also where gradients are switched off
+
     def on(self, replica: Replica) -> contextlib.AbstractContextManager[Any]:
         """Look into the replica that a pass runs on."""
         return contextlib.nullcontext()
@@ -24,12 +27,53 @@ class Watcher:
     def start(self, inputs: Sequence[Any]) -> None:
         """Begin a forward pass with these arguments."""
 
+    def enter(self, inputs: Sequence[Any], given: Sequence[Any]) -> None:
+        """See what the model is given for these arguments: the arguments themselves, or values made of them."""
+
     def after(self, call: Call, result: Any) -> Any:
         """Return what becomes of the fresh result of an operation."""
         return result
 
     def finish(self) -> None:
         """End a forward pass that has met no error."""
+
+
+class Chain(Watcher):
+    """Several watchers: each is shown what the one before it gave."""
+
+    def __init__(self, *watchers: Watcher) -> None:
+        self.watchers = watchers
+        self.enters_composites = any(watcher.enters_composites for watcher in watchers)
+        self.needs_graph = any(watcher.needs_graph for watcher in watchers)
+
+    @contextlib.contextmanager
+    def on(self, replica: Replica) -> Iterator[None]:
+        """Look into the replica that a pass runs on."""
+        with contextlib.ExitStack() as stack:
+            for watcher in self.watchers:
+                stack.enter_context(watcher.on(replica))
+            yield
+
+    def start(self, inputs: Sequence[Any]) -> None:
+        """Begin a forward pass with these arguments."""
+        for watcher in self.watchers:
+            watcher.start(inputs)
+
+    def enter(self, inputs: Sequence[Any], given: Sequence[Any]) -> None:
+        """See what the model is given for these arguments."""
+        for watcher in self.watchers:
+            watcher.enter(inputs, given)
+
+    def after(self, call: Call, result: Any) -> Any:
+        """Return what becomes of the fresh result of an operation."""
+        for watcher in self.watchers:
+            result = watcher.after(call, result)
+        return result
+
+    def finish(self) -> None:
+        """End a forward pass that has met no error."""
+        for watcher in self.watchers:
+            watcher.finish()
 
 
 class Context(TorchFunctionMode):

@@ -163,7 +163,9 @@ def _without_rule(
         context = context or current()
         if context is not None and context.fallback is not None:
             with bare():  # it works on plain tensors, and may draw random numbers
-                return context.fallback(on, function, args, kwargs)
+                result = context.fallback(on, function, args, kwargs)
+            followed = context.watcher is not None and context.watcher.needs_graph
+            return context.watcher.after(call, result) if followed else result  # type: ignore[union-attr]
     result = on.without_rule(function, args, kwargs)
     watcher = None if context is None else context.watcher
     return result if watcher is None else watcher.after(call, result)
@@ -173,8 +175,15 @@ def _run(call: Call, found: tuple[Callable[..., Any], bool], context: Context | 
     """Run a rule and show its result to the watcher, which sees nothing of what happens inside the rule."""
     if context is None or context.watcher is None:
         return _applied(call, found)
-    watcher, context.watcher = context.watcher, None
+    watcher = context.watcher
+    if watcher.enters_composites and call.kind is Kind.COMPOSITE:
+        with context:  # the operations inside are seen
+            return _applied(call, found)
+    context.watcher = None
     try:
+        if watcher.needs_graph and not torch.is_grad_enabled():
+            with torch.enable_grad():
+                return watcher.after(call, _applied(call, found))
         result = _applied(call, found)
     finally:
         context.watcher = watcher

@@ -1,0 +1,14 @@
+r"""Follows the correlations that a pass of AP2 ignores.
+
+For jointly normal $X$, $Y$ and any function, $\mathrm{Cov}(f(X), Y) = E f'(X)\,\mathrm{Cov}(X, Y)$, and $E f'$ is the
+derivative of the result's mean by the input's mean. So every result splits into a part that moves linearly with its
+inputs and a *rest* that is uncorrelated with it: new noise, *born* at that unit. The covariance of the outputs is
+$\sum G\,\mathrm{diag}(r)\,G^\top$ over all places of birth, with the derivatives $G$ of the outputs along the means and
+the variances $r$ of the rests. It is exact for linear networks.
+
+* `births`: what is born where, and what it adds to the covariance of the outputs.
+* `rests`: the variance of the rest of each operation.
+* `gates`: derivatives along the means only.
+* `following`: the watcher that collects births in a pass.
+* `adjoint`: one backward pass for each output.
+"""

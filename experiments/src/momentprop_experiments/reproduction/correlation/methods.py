@@ -1,9 +1,7 @@
 """The methods that are compared, each by one call of the public interface."""
 
-import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import torch
@@ -46,6 +44,12 @@ METHODS = {
 DRAWS = {"draws": "joint", "draws64": "probes64"}
 """Monte Carlo with as many draws as fit into the time of a method."""
 
+TOGETHER = 64
+"""Draws of a pass when they are timed."""
+
+MOST = 10_000
+"""As many draws are made at most, however many would fit into the time."""
+
 TRUE = "true"
 """The normal distribution with the moments of the draws: the best class posterior that moments can give."""
 
@@ -67,9 +71,7 @@ class Answer:
     log_q: Tensor | None = None  # shape: (inputs, classes), the log class posterior
 
 
-def answer(
-    method: Method, noisy: Noisy, batch: int, classes: bool, calibration: Calibration | None = None
-) -> Answer:
+def answer(method: Method, noisy: Noisy, batch: int, classes: bool, calibration: Calibration | None = None) -> Answer:
     """Return the answer of a method, some inputs at a time."""
     size = max(1, batch // max(1, method.options.get("probes", 0) // 4))
     parts = [_answer(method, noisy, some, classes, calibration) for some in noisy.inputs.split(size)]
@@ -82,16 +84,10 @@ def moments(method: Method, noisy: Noisy, calibration: Calibration | None = None
     if options.get("method") != "ap1":
         options["input_variance"] = noisy.variance
     x = noisy.inputs if inputs is None else inputs
-    y = momentprop.propagate(noisy.model, x, dropout=noisy.dropout, **_known(options))
+    y = momentprop.propagate(noisy.model, x, dropout=noisy.dropout, **options)
     if hasattr(y, "covariance"):
         _ = y.covariance
     return y
-
-
-def _known(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out `covariance=False` where `propagate` does not know it yet, since that is all it does."""
-    told = "covariance" in inspect.signature(momentprop.propagate).parameters
-    return {name: each for name, each in options.items() if told or name != "covariance" or each}
 
 
 @torch.no_grad()
@@ -147,9 +143,10 @@ def by_draws(noisy: Noisy, count: int, rows: int, classes: bool, seed: int) -> A
     return Answer(mean, variance, covariance, mean_of_softmax(draws) if classes else None)
 
 
-def one_draw(noisy: Noisy) -> Tensor:
-    """Make one draw for every input."""
-    return next(islice(drawn(noisy, len(noisy.inputs)), 1))[1]
+def timed_draws(noisy: Noisy) -> Callable[[], Any]:
+    """Return a function that makes `TOGETHER` draws of every input in one pass."""
+    stream = drawn(noisy, TOGETHER * len(noisy.inputs))
+    return lambda: next(stream)
 
 
 def _joined(parts: list[Tensor | None]) -> Tensor | None:

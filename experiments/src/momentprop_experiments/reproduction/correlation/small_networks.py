@@ -130,9 +130,7 @@ class ResidualMLP(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(64, 64)
-        blocks = [
-            nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)) for _ in range(4)
-        ]
+        blocks = [nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)) for _ in range(4)]
         self.blocks = nn.ModuleList(blocks)
         self.last = nn.Linear(64, 10)
 

@@ -21,8 +21,8 @@ from momentprop.sampling import RunningMoments, progress
 from momentprop.training import checkpoint as checkpoints
 from momentprop.training.checkpoint import Checkpoint, CheckpointError
 
-KEPT = 500
-"""The number of draws that are kept."""
+KEPT = 256
+"""The number of draws that are kept of each input, if any are."""
 
 _RUNNING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -48,7 +48,7 @@ class Truth:
     moments: Estimate  # shape: (inputs, units)
     covariances: Tensor  # shape: (2, inputs, units, units)
     posteriors: Tensor  # shape: (2, inputs, units), the means of the softmax
-    draws: Tensor  # shape: (some draws, inputs, units)
+    draws: Tensor  # shape: (some draws, inputs, units), standardized: their deviation from the mean over that of all
     count: int  # of all draws
 
     @property
@@ -113,8 +113,8 @@ class _Half:
         return whole / (self.count - 1), self.softmax / self.count
 
 
-def draw(noisy: Noisy, count: int, rows: int, seed: int, title: str = "draws") -> Truth:
-    """Make at least this many draws of every input, an even number of times."""
+def draw(noisy: Noisy, count: int, rows: int, seed: int, keep: int = KEPT, title: str = "draws") -> Truth:
+    """Make at least this many draws of every input, and keep the first ones."""
     parts: dict[int, tuple[RunningMoments, tuple[_Half, _Half], list[Tensor]]] = {}
     turn: dict[int, int] = {}
     starts = range(0, len(noisy.inputs), rows)
@@ -133,8 +133,8 @@ def draw(noisy: Noisy, count: int, rows: int, seed: int, title: str = "draws") -
             else:
                 halves[turn.get(start, 0)].add(draws)
                 turn[start] = 1 - turn.get(start, 0)
-            if done[start] < KEPT:
-                kept.append(draws[: KEPT - done[start]].float())
+            if done[start] < keep:
+                kept.append(draws[: keep - done[start]].float())
             done[start] += len(draws)
             bar.update(len(draws))
             if start == starts[-1] and min(done.values()) >= count:
@@ -142,16 +142,18 @@ def draw(noisy: Noisy, count: int, rows: int, seed: int, title: str = "draws") -
     estimates = [parts[start][0].estimate(torch.float32) for start in starts]
     pairs = [[half.means() for half in parts[start][1]] for start in starts]
     names = ("loc", "variance", "loc_error", "variance_error")
+    moments = Estimate(*(torch.cat([getattr(each, name) for each in estimates]) for name in names))
+    draws = torch.cat([torch.cat(parts[start][2]) for start in starts], 1) if keep else moments.loc[None][:0]
     return Truth(
-        Estimate(*(torch.cat([getattr(each, name) for each in estimates]) for name in names)),
+        moments,
         torch.stack([torch.cat([pair[half][0] for pair in pairs]) for half in (0, 1)]).float(),
         torch.stack([torch.cat([pair[half][1] for pair in pairs]) for half in (0, 1)]),
-        torch.cat([torch.cat(parts[start][2]) for start in starts], 1),
+        (draws - moments.loc) / moments.stddev,
         min(done.values()),
     )
 
 
-def kept(place: Path, noisy: Noisy, count: int, rows: int, seed: int, title: str = "draws") -> Truth:
+def kept(place: Path, noisy: Noisy, count: int, rows: int, seed: int, keep: int = KEPT, title: str = "draws") -> Truth:
     """Return the truth from its file if that was made with the same settings, or make and keep it."""
     settings = _settings(noisy, count, seed)
     try:
@@ -160,11 +162,13 @@ def kept(place: Path, noisy: Noisy, count: int, rows: int, seed: int, title: str
         found = None  # it is made anew
     if found is None or found.state != settings:
         place.parent.mkdir(parents=True, exist_ok=True)
-        checkpoints.write(place, Checkpoint(settings, _tensors(draw(noisy, count, rows, seed, title))))
+        checkpoints.write(place, Checkpoint(settings, _tensors(draw(noisy, count, rows, seed, keep, title))))
         found = checkpoints.read(place)
     tensors = {name: tensor.to(noisy.inputs.device) for name, tensor in found.tensors.items()}
     moments = Estimate(*tensors["moments"].unbind())
-    return Truth(moments, tensors["covariances"], tensors["posteriors"], tensors["draws"], int(tensors["count"]))
+    return Truth(
+        moments, tensors["covariances"], tensors["posteriors"], tensors["draws"].float(), int(tensors["count"])
+    )
 
 
 def _tensors(truth: Truth) -> dict[str, Tensor]:
@@ -173,7 +177,7 @@ def _tensors(truth: Truth) -> dict[str, Tensor]:
         "moments": torch.stack([moments.loc, moments.variance, moments.loc_error, moments.variance_error]),
         "covariances": truth.covariances,
         "posteriors": truth.posteriors,
-        "draws": truth.draws,
+        "draws": truth.draws.half(),
         "count": torch.tensor(truth.count),
     }
 

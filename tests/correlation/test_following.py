@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from momentprop import functional
 from tests.correlation.followed import correlations, covariance, deviations, drawn
 
-_MATRIX = torch.linspace(-1.0, 1.2, 36, dtype=torch.float64).sin().mul(3.0).sin().reshape(6, 6)
+_MATRIX = torch.randn(6, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64) / 6**0.5
 
 
 def _vectors(items: int = 3, seed: int = 0) -> Tensor:
@@ -156,7 +156,7 @@ def _with_masks(model: nn.Sequential, x: Tensor, p: float) -> Tensor:
     """Return the covariance over all masks of two channels, each with its probability."""
     rest = model[1:]
     kept = torch.tensor([[a, b] for a in (0.0, 1.0) for b in (0.0, 1.0)], dtype=x.dtype)
-    weight = torch.where(kept > 0, 1 - p, p).prod(-1)
+    weight = torch.where(kept > 0, 1 - p, p).to(x.dtype).prod(-1)
     with torch.no_grad():
         outputs = torch.stack([rest(x * mask[:, None, None] / (1 - p)) for mask in kept])
     centred = outputs - torch.einsum("m,mbc->bc", weight, outputs)

@@ -2,7 +2,7 @@ r"""The variance of what an operation bears: $r = \sigma'^2 - (J \circ J)\,v$ wi
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ def _slope(result: Tensor, source: Tensor, tracked: bool) -> Tensor:
     """Return the derivative of each element of a result by the element of the source at its place."""
     ones = torch.ones_like(result)
     found: Any = torch.autograd.grad(result, source, ones, retain_graph=True, create_graph=tracked, allow_unused=True)
-    return torch.zeros_like(source) if found[0] is None else found[0]  # type: ignore[no-any-return]
+    return torch.zeros_like(source) if found[0] is None else found[0]
 
 
 def _of_product(call: Call) -> Any:
@@ -94,38 +94,74 @@ def _mean(x: Any) -> Any:
 def _estimated(call: Call, result: Any, tracked: bool) -> Tensor:
     r"""Return the rest by directions: the mean of $(J\sqrt v\,\omega)^2$ over signs $\omega$ tends to $(J \circ J)v$.
 
-    The signs are rows of a Hadamard matrix, so that an operation on blocks of no more units than there are directions
-    is exact. The estimate is taken as a share of the variance, pooled over the units of an item (of a channel, for
-    maxima over windows), where it is not negative.
+    The signs are rows of a Hadamard matrix, one column for each unit of a block, as the units of a window or of a row
+    that is normalized. If the matrix is large enough, this is exact. Otherwise it is taken as a share of the variance,
+    pooled over the units of an item, where it is not negative.
     """
     values = [value for value in dict.fromkeys(call.values) if value.loc.requires_grad]
     if not values:
         return result.variance  # type: ignore[no-any-return]
-    variance, moved = result.variance, _pushed(result.loc, values, _count(result), tracked).square().mean(0)
-    dims = _pooled(call, variance)
-    whole = variance.sum(dims, keepdim=True) if dims else variance
-    part = moved.sum(dims, keepdim=True) if dims else moved
-    share = 1 - part / torch.where(whole > 0, whole, 1.0)
+    variance = result.variance
+    columns = [_columns(call, value) for value in values]
+    exact = len(values) == 1 and columns[0].size <= MOST
+    count = _power_of_two(columns[0].size) if exact else FEWEST if _units(result) > MOST * FEWEST else MOST
+    moved = _pushed(result.loc, values, [each.place for each in columns], count, tracked).square().mean(0)
+    if exact or variance.ndim < 2:
+        return variance - moved  # type: ignore[no-any-return]
+    dims = list(range(1, variance.ndim))
+    whole = variance.sum(dims, keepdim=True)
+    share = 1 - moved.sum(dims, keepdim=True) / torch.where(whole > 0, whole, 1.0)
     return variance * share.clamp(min=0.0)  # type: ignore[no-any-return]
 
 
-def _count(result: Any) -> int:
-    """Return the number of directions: many for small results, where little is pooled."""
-    units = result.loc[0].numel() if result.ndim else 1
-    return MOST if units <= MOST * FEWEST else FEWEST
+class _Columns(NamedTuple):
+    """The place of every unit in its block, and the size of the blocks."""
+
+    place: Tensor
+    size: int
 
 
-def _pushed(loc: Tensor, values: Sequence[Any], count: int, tracked: bool) -> Tensor:
+def _columns(call: Call, value: Any) -> _Columns:
+    """Return the blocks of units that an operation mixes: windows, dimensions, or else whole items."""
+    shape = value.shape
+    kernel = call.given("kernel_size")
+    if kernel is not None:
+        dims = call.operation.channels[0] + 1  # the positions follow the channels
+        sides = list(kernel) if isinstance(kernel, Sequence) else [kernel] * -dims
+        return _counted(shape, {len(shape) + dims + i: side for i, side in enumerate(sides)}, value.loc)
+    along = call.operation.dims(call) or range(len(shape) - len(call.given("normalized_shape", ())), len(shape))
+    return _counted(shape, {dim: shape[dim] for dim in along or range(min(1, len(shape) - 1), len(shape))}, value.loc)
+
+
+def _counted(shape: torch.Size, sides: dict[int, int], like: Tensor) -> _Columns:
+    """Return the places of units that are counted along some dimensions, from zero again after some steps."""
+    place, size = torch.zeros((), dtype=torch.long, device=like.device), 1
+    for dim, side in sides.items():
+        steps = torch.arange(shape[dim], device=like.device) % side
+        place = place * side + steps.reshape([-1 if each == dim else 1 for each in range(len(shape))])
+        size *= min(side, shape[dim])
+    return _Columns(place.expand(shape), size)
+
+
+def _units(result: Any) -> int:
+    return result.loc[0].numel() if result.ndim else 1
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << max(least - 1, 0).bit_length()
+
+
+def _pushed(loc: Tensor, values: Sequence[Any], places: Sequence[Tensor], count: int, tracked: bool) -> Tensor:
     r"""Return $J\sqrt v\,\omega$ for a number of directions, by the derivative of $J^\top c$ by $c$."""
     with torch.enable_grad():
         cotangent = torch.zeros_like(loc, requires_grad=True)
         pulled = torch.autograd.grad(
             loc, [value.loc for value in values], cotangent, create_graph=True, retain_graph=True, allow_unused=True
         )
-    pairs: list[Any] = [pair for pair in zip(pulled, values, strict=True) if getattr(pair[0], "requires_grad", False)]
-    along = [value.stddev * _signs(value.loc, count, seed) for seed, (_, value) in enumerate(pairs)]
+    found: list[Any] = [each for each in zip(pulled, values, places, strict=True) if _is_tracked(each[0])]
+    along = [value.stddev * _signs(place, count, seed, value.loc) for seed, (_, value, place) in enumerate(found)]
     pull = functools.partial(
-        torch.autograd.grad, [g for g, _ in pairs], cotangent, retain_graph=True, create_graph=tracked
+        torch.autograd.grad, [g for g, *_ in found], cotangent, retain_graph=True, create_graph=tracked
     )
     try:
         return pull(along, is_grads_batched=True)[0]
@@ -133,12 +169,15 @@ def _pushed(loc: Tensor, values: Sequence[Any], count: int, tracked: bool) -> Te
         return torch.stack([pull(each)[0] for each in zip(*along, strict=True)])
 
 
-def _signs(like: Tensor, count: int, seed: int) -> Tensor:
-    """Return signs of shape (count, *like.shape): random ones times the rows of a Hadamard matrix."""
+def _is_tracked(x: Tensor | None) -> bool:
+    return x is not None and x.requires_grad
+
+
+def _signs(place: Tensor, count: int, seed: int, like: Tensor) -> Tensor:
+    """Return signs of shape (count, *shape): random ones times the rows of a Hadamard matrix."""
     generator = torch.Generator(like.device).manual_seed(seed)
     signs = torch.randint(0, 2, like.shape, generator=generator, device=like.device).to(like.dtype) * 2 - 1
-    place = torch.arange(like.numel(), device=like.device).reshape(like.shape) % count
-    return signs * _hadamard(count, like)[:, place]
+    return signs * _hadamard(count, like)[:, place % count]
 
 
 def _hadamard(size: int, like: Tensor) -> Tensor:
@@ -146,9 +185,3 @@ def _hadamard(size: int, like: Tensor) -> Tensor:
     while len(matrix) < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
     return matrix
-
-
-def _pooled(call: Call, x: Tensor) -> list[int]:
-    """Return the dimensions that an estimate is pooled over: those of an item, but for the channels of windows."""
-    channels = [dim % x.ndim for dim in call.operation.channels] if "pool" in call.op else []
-    return [dim for dim in range(1, x.ndim) if dim not in channels]

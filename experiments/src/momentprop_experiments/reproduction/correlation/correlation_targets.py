@@ -1,6 +1,6 @@
 """The targets of the methods that follow correlations, and what is reached of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,9 +84,9 @@ def judged(target: Target, data: Data) -> Verdict:
 
 
 def _values(target: Target, data: Data, method: str) -> dict[str, float]:
-    pick: Callable[[Data], float | None] = lambda case: _value(case, method, target)  # noqa: E731
-    told = {name: pick(data["cases"][name]) for name in target.cases if name in data["cases"]}
-    return {name: value for name, value in told.items() if value is not None}
+    known = {name: data["cases"][name] for name in target.cases if name in data["cases"]}
+    found = {name: _value(case, method, target) for name, case in known.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _value(case: Data, method: str, target: Target) -> float | None:
@@ -99,8 +99,8 @@ def _value(case: Data, method: str, target: Target) -> float | None:
 
 def figure(case: Data, method: str, name: str) -> float | None:
     """Return a figure of a method, without its error."""
-    found = case["methods"].get(method, {}).get(name)
-    return found[0] if isinstance(found, Sequence) else found
+    found: float | list[float | None] | None = case["methods"].get(method, {}).get(name)
+    return found[0] if isinstance(found, list) else found
 
 
 def _outside(found: Mapping[str, float], limits: Range) -> list[str]:

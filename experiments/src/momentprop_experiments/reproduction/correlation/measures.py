@@ -25,7 +25,7 @@ Figure = list[float | None]
 
 def figures(found: Answer, deep: Truth, wide: Truth) -> dict[str, Figure]:
     """Return all figures of an answer: those of moments on the inputs of one truth, the KL on those of another."""
-    first = Answer(*(None if part is None else part[: len(deep.moments.loc)] for part in vars(found).values()))  # type: ignore[arg-type]
+    first = found.first(len(deep.moments.loc))
     told = {"eps_mean": eps_mean(first.loc, deep)}
     if first.variance is not None:
         told |= {

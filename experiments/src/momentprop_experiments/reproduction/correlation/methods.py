@@ -70,12 +70,18 @@ class Answer:
     covariance: Tensor | None = None  # shape: (inputs, units, units)
     log_q: Tensor | None = None  # shape: (inputs, classes), the log class posterior
 
+    def first(self, count: int) -> "Answer":
+        """Return the answer for the first inputs."""
+        rest = (None if part is None else part[:count] for part in (self.variance, self.covariance, self.log_q))
+        return Answer(self.loc[:count], *rest)
+
 
 def answer(method: Method, noisy: Noisy, batch: int, classes: bool, calibration: Calibration | None = None) -> Answer:
     """Return the answer of a method, some inputs at a time."""
     size = max(1, batch // max(1, method.options.get("probes", 0) // 4))
     parts = [_answer(method, noisy, some, classes, calibration) for some in noisy.inputs.split(size)]
-    return Answer(*(_joined([getattr(part, name) for part in parts]) for name in Answer.__dataclass_fields__))
+    rest = (_joined([getattr(part, name) for part in parts]) for name in ("variance", "covariance", "log_q"))
+    return Answer(torch.cat([part.loc for part in parts]), *rest)
 
 
 def moments(method: Method, noisy: Noisy, calibration: Calibration | None = None, inputs: Tensor | None = None) -> Any:

@@ -46,7 +46,7 @@ class Truth:
     """What many draws say of the outputs of each input; the first dimension of a pair is that of the halves."""
 
     moments: Estimate  # shape: (inputs, units)
-    covariances: Tensor  # shape: (2, inputs, units, units)
+    covariances: Tensor  # shape: (2, inputs, units, units), or (1, …) of all draws where no draws are kept
     posteriors: Tensor  # shape: (2, inputs, units), the means of the softmax
     draws: Tensor  # shape: (some draws, inputs, units), standardized: their deviation from the mean over that of all
     count: int  # of all draws
@@ -113,43 +113,47 @@ class _Half:
         return whole / (self.count - 1), self.softmax / self.count
 
 
+class _Part:
+    """The draws of some inputs, summed up."""
+
+    def __init__(self) -> None:
+        self.moments, self.halves, self.some = RunningMoments(), (_Half(), _Half()), list[Tensor]()
+        self.single = 0  # the half that gets the next single draw
+
+    def add(self, draws: Tensor, keep: int) -> None:
+        """Add draws to the halves in turns, and keep the first ones."""
+        self.some.append(draws[: max(keep - self.moments.count, 0)].float())
+        self.moments.add(draws)
+        for i, half in enumerate((self.single, 1 - self.single)):
+            if len(draws) > i:
+                self.halves[half].add(draws[i::2])
+        self.single = (self.single + len(draws)) % 2
+
+
 def draw(noisy: Noisy, count: int, rows: int, seed: int, keep: int = KEPT, title: str = "draws") -> Truth:
     """Make at least this many draws of every input, and keep the first ones."""
-    parts: dict[int, tuple[RunningMoments, tuple[_Half, _Half], list[Tensor]]] = {}
-    turn: dict[int, int] = {}
-    starts = range(0, len(noisy.inputs), rows)
+    parts = {start: _Part() for start in range(0, len(noisy.inputs), rows)}
     cuda = [noisy.inputs.device] if noisy.inputs.is_cuda else []
-    with torch.random.fork_rng(devices=cuda), progress(len(starts) * count, title) as bar:
+    with torch.random.fork_rng(devices=cuda), progress(len(parts) * count, title) as bar:
         torch.manual_seed(seed)
-        done = dict.fromkeys(starts, 0)
         for where, draws in drawn(noisy, rows):
-            start = where.start
-            moments, halves, kept = parts.setdefault(start, (RunningMoments(), (_Half(), _Half()), []))
-            draws = draws[: max(count - done[start], 2)]
-            moments.add(draws)
-            if len(draws) > 1:
-                halves[0].add(draws[::2])
-                halves[1].add(draws[1::2])
-            else:
-                halves[turn.get(start, 0)].add(draws)
-                turn[start] = 1 - turn.get(start, 0)
-            if done[start] < keep:
-                kept.append(draws[: keep - done[start]].float())
-            done[start] += len(draws)
+            parts[where.start].add(draws, keep)
             bar.update(len(draws))
-            if start == starts[-1] and min(done.values()) >= count:
+            if min(part.moments.count for part in parts.values()) >= count:
                 break
-    estimates = [parts[start][0].estimate(torch.float32) for start in starts]
-    pairs = [[half.means() for half in parts[start][1]] for start in starts]
+    estimates = [part.moments.estimate(torch.float32) for part in parts.values()]
     names = ("loc", "variance", "loc_error", "variance_error")
     moments = Estimate(*(torch.cat([getattr(each, name) for each in estimates]) for name in names))
-    draws = torch.cat([torch.cat(parts[start][2]) for start in starts], 1) if keep else moments.loc[None][:0]
+    means = [[part.halves[half].means() for part in parts.values()] for half in (0, 1)]
+    some = [torch.cat(part.some) for part in parts.values()]
+    fewest = min(len(each) for each in some)
+    covariances = torch.stack([torch.cat([covariance for covariance, _ in half]) for half in means]).float()
     return Truth(
         moments,
-        torch.stack([torch.cat([pair[half][0] for pair in pairs]) for half in (0, 1)]).float(),
-        torch.stack([torch.cat([pair[half][1] for pair in pairs]) for half in (0, 1)]),
-        (draws - moments.loc) / moments.stddev,
-        min(done.values()),
+        covariances if keep else covariances.mean(0, keepdim=True),
+        torch.stack([torch.cat([posterior for _, posterior in half]) for half in means]),
+        (torch.cat([each[:fewest] for each in some], 1) - moments.loc) / moments.stddev,
+        min(part.moments.count for part in parts.values()),
     )
 
 

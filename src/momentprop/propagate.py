@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from momentprop.dispatch.context import Fallback
-from momentprop.joint_outputs import Wanted, run_jointly
+from momentprop.joint_outputs import JointRun, Wanted
 from momentprop.recording import Recording
 from momentprop.running import Run
 from momentprop.sampling import stream
@@ -89,7 +89,7 @@ def propagate(
     watcher = None if calibration is None else calibration.corrections(model, kind, dropout)
     if _follows(covariance, outputs, kind):
         how = Wanted(covariance, outputs, batch_dim)
-        output, recorded = run_jointly(run, kind, Recording(model, kind, record), watcher, how)
+        output, recorded = JointRun(run, kind, Recording(model, kind, record), watcher, how).run()
         return output if record is False else (output, recorded)
     with run.by(kind, Recording(model, kind, record), watcher) as once:
         output, recorded = _estimated(once, samples, run.may_vectorize) if method == "sample" else once()

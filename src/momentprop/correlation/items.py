@@ -38,8 +38,7 @@ class Place:
         for name in ("own", "shared"):
             given = getattr(birth, name)
             tensors[name] = None if given is None else self.split(given.expand(birth.shape))
-        factors = None if birth.factors is None else self.split(birth.factors)
-        return dataclasses.replace(birth, shape=torch.Size(self.shape), along=along, factors=factors, **tensors)
+        return dataclasses.replace(birth, shape=torch.Size(self.shape), along=along, **tensors)
 
 
 def whole(shape: Sequence[int]) -> Place:
@@ -51,14 +50,15 @@ def places(shape: Sequence[int], items: int) -> Iterator[Place]:
     """Yield the ways in which a number of items can lie in a shape, those that are a dimension of their own first."""
     apart = [dim for dim, size in enumerate(shape) if size == items]
     for dim in apart:
-        yield _at(shape, dim, 1, items)
+        yield at(shape, dim, items)
     for dim, size in enumerate(shape):
         for before in range(1, size // items + 1) if size % items == 0 and size > items else ():
             if size // items % before == 0:
-                yield _at(shape, dim, before, items)
+                yield at(shape, dim, items, before)
 
 
-def _at(shape: Sequence[int], dim: int, before: int, items: int) -> Place:
+def at(shape: Sequence[int], dim: int, items: int, before: int = 1) -> Place:
+    """Return the place of items that lie in one dimension, perhaps between others that are folded into it."""
     split = (*shape[:dim], before, items, shape[dim] // (before * items), *shape[dim + 1 :])
     axes = [(d,) if d < dim else (d + 2,) for d in range(len(shape))]
     return Place(split, dim + 1, (*axes[:dim], (dim, dim + 2), *axes[dim + 1 :]))  # type: ignore[arg-type]

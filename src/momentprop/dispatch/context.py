@@ -30,6 +30,10 @@ class Watcher:
     def enter(self, inputs: Sequence[Any], given: Sequence[Any]) -> None:
         """See what the model is given for these arguments: the arguments themselves, or values made of them."""
 
+    def before(self, call: Call) -> Call:
+        """Return the call that is made in the place of this one, perhaps with other values; asked if `needs_graph`."""
+        return call
+
     def after(self, call: Call, result: Any) -> Any:
         """Return what becomes of the fresh result of an operation."""
         return result
@@ -63,6 +67,12 @@ class Chain(Watcher):
         """See what the model is given for these arguments."""
         for watcher in self.watchers:
             watcher.enter(inputs, given)
+
+    def before(self, call: Call) -> Call:
+        """Return the call that is made in the place of this one."""
+        for watcher in self.watchers:
+            call = watcher.before(call)
+        return call
 
     def after(self, call: Call, result: Any) -> Any:
         """Return what becomes of the fresh result of an operation."""

@@ -56,7 +56,7 @@ class MeasuredCase:
 
     def all(self) -> dict[str, Any]:
         """Return everything about the case."""
-        deep, wide = self._truths()
+        deep, wide = self.truths()
         started = time.perf_counter()
         settings = {
             **{name: each for name, each in asdict(self.effort).items() if name not in ("cases", "amounts")},
@@ -75,26 +75,20 @@ class MeasuredCase:
             **found,
         }
 
-    def _truths(self) -> tuple[Truth, Truth]:
+    def truths(self) -> tuple[Truth, Truth]:
+        """Return the truth of the moments and that of the class posteriors, which has more inputs and fewer draws."""
         started = time.perf_counter()
-        amount, rows = self.amount, self.amount.rows
-        place, few = self.folder / "truths", self.noisy.first(self.effort.deep)
-        deep = truths.kept(
-            place / f"{self.name}-deep.safetensors", few, amount.draws, rows, _SEEDS["deep"], title=self.case.title
-        )
+        few = self.noisy.first(self.effort.deep)
+        deep = self._truth(few, self.amount.draws, _SEEDS["deep"], truths.KEPT)
         if len(few.inputs) == len(self.noisy.inputs):
             return deep, deep
-        wide = truths.kept(
-            place / f"{self.name}-wide.safetensors",
-            self.noisy,
-            amount.wide_draws,
-            rows,
-            _SEEDS["wide"],
-            keep=0,
-            title=self.case.title,
-        )
+        wide = self._truth(self.noisy, self.amount.wide_draws, _SEEDS["wide"], 0)
         _say(f"{self.name}: {time.perf_counter() - started:.0f} s for the draws")
         return deep, wide
+
+    def _truth(self, noisy: Noisy, count: int, seed: int, keep: int) -> Truth:
+        place = self.folder / "truths" / f"{self.name}-{len(noisy.inputs)}x{count}.safetensors"
+        return truths.kept(place, noisy, count, self.amount.rows, seed, keep, self.case.title)
 
     def _figures(self, deep: Truth, wide: Truth) -> dict[str, Any]:
         """Return the figures and the cost of every method, and why some are missing."""

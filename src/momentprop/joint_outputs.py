@@ -14,13 +14,15 @@ from momentprop.correlation.following import Following
 from momentprop.correlation.graph import Counting, TooLarge, depends_on, has_foreign_leaves
 from momentprop.correlation.items import ItemsInteract
 from momentprop.correlation.outputs import Group, Lazy, Output, as_index, joined, rows
+from momentprop.correlation.shielded import Shielded
 from momentprop.dispatch.context import Chain, Watcher
+from momentprop.kernels.joint_posterior import log_posterior
 from momentprop.recording import Recording
 from momentprop.running import Run
 from momentprop.sampling import progress
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.modules import BatchNorm
-from momentprop.values import Independent, Joint
+from momentprop.values import Categorical, Certain, Independent, Joint, Value
 from momentprop.values.conversion import is_value
 from momentprop.values.sources import Sources
 from momentprop.values.structures import leaves_of, mapped
@@ -51,6 +53,7 @@ class Wanted:
     covariance: bool | None = None  # None: only where the outputs are few
     outputs: Any = None
     batch_dim: int | None = 0
+    watched: type[Following] = Following
 
 
 @dataclass
@@ -77,7 +80,7 @@ class JointRun:
     """One call of `propagate` that follows correlations."""
 
     def __init__(
-        self, run: Run, kind: type[Independent], recording: Recording, corrections: Watcher | None, wanted: Wanted
+        self, run: Run, kind: type[Value], recording: Recording, corrections: Watcher | None, wanted: Wanted
     ) -> None:
         _refuse_batch_statistics(run.model)
         self.call, self.kind, self.recording, self.corrections, self.wanted = run, kind, recording, corrections, wanted
@@ -90,6 +93,7 @@ class JointRun:
                 return self.run()
         self.call = self.call.settled()
         self.items = None if self.wanted.batch_dim is None else self.call.items(self.wanted.batch_dim)
+        _require_alike(self._joints, self.wanted.batch_dim)
         bound = None if self.tracked or (self.items or 1) == 1 else _bound(self.call)
         try:
             passed = self._passed(self.call, self.recording, bound)
@@ -115,9 +119,9 @@ class JointRun:
         return self._assembled(passed.output, made, passed.moving), mapped(self._detached, passed.recorded)
 
     def _passed(self, run: Run, recording: Recording | None = None, bound: int | None = None) -> _Passed:
-        following, counting = Following(self.tracked), Counting(bound)
-        corrections = () if self.corrections is None else (self.corrections,)
-        with run.by(self.kind, recording, Chain(*corrections, counting, following)) as once:
+        following, counting = self.wanted.watched(self.tracked), Counting(bound)
+        corrections = () if self.corrections is None else (Shielded(following, self.corrections),)
+        with run.by(self.kind, recording, Chain(counting, following, *corrections)) as once:
             output, recorded = once()
         return _Passed(output, recorded, following, counting.bytes)
 
@@ -176,8 +180,12 @@ class JointRun:
     @property
     def _brought(self) -> Sources:
         """The sources that the inputs bring along, as all items know them."""
+        return brought(self._joints, self.items or 1)
+
+    @property
+    def _joints(self) -> list[Joint]:
         leaves = pytree.tree_leaves((self.call.args, self.call.kwargs), is_leaf=is_value)
-        return brought([leaf for leaf in leaves if isinstance(leaf, Joint)], self.items or 1)
+        return [leaf for leaf in leaves if isinstance(leaf, Joint)]
 
     def _size(self, passed: _Passed, groups: Sequence[Group]) -> int:
         """Return the bytes of a graph and of its derivatives."""
@@ -222,7 +230,7 @@ class JointRun:
             f"an output of shape {tuple(loc.shape)} has {units} units an item, and correlations are followed for at "
             f"most {LIMIT}: choose some by `outputs=`, indices of units or a function of the output"
         )
-        if self.wanted.covariance:
+        if self.wanted.covariance or not issubclass(self.kind, Independent):
             raise ValueError(f"{message}; or write {_FACTORIZED}")
         warnings.warn(
             f"{message}. Its variances are now those of AP2, which takes units as independent and is often too small "
@@ -234,16 +242,19 @@ class JointRun:
 
     def _assembled(self, output: Any, made: dict[int, Any], moving: Sequence[int]) -> Any:
         """Return the output with `Joint` values; one that moves with nothing has noise of its own alone, if any."""
-        joints = {id(value): made.get(place) for place, value in enumerate(_values(output))}
+        joints: dict[int, Any] = {id(value): made.get(place) for place, value in enumerate(_values(output))}
         for place, value in enumerate(_values(output)):
             if place not in moving:
                 described = self._described(place, value.loc)
-                own, loc = described.shown(value.variance), self._detached(described.shown(value.loc))
+                variance = value.variance if isinstance(value, Independent) else torch.zeros_like(value.loc)
+                own, loc = described.shown(variance), self._detached(described.shown(value.loc))
                 joints[id(value)] = Joint(loc, own, batch_dim=described.batch_dim, validate_args=False)
 
         def joint(leaf: Any) -> Any:
-            found = joints.get(id(leaf))
-            return self._detached(leaf) if found is None else found
+            found = joints.get(id(_random(leaf)))
+            if found is None:
+                return self._detached(leaf)
+            return _posterior(found) if isinstance(leaf, Categorical) else found
 
         return mapped(joint, output)
 
@@ -254,7 +265,20 @@ class JointRun:
 
 
 def _values(output: Any) -> list[Any]:
-    return [leaf for leaf in leaves_of(output) if isinstance(leaf, Independent)]
+    return [value for value in map(_random, leaves_of(output)) if isinstance(value, Independent | Certain)]
+
+
+def _random(leaf: Any) -> Any:
+    """Return the random logits of a class posterior, which follow correlations, or anything else itself."""
+    return leaf.scores if isinstance(leaf, Categorical) and leaf.scores is not None else leaf
+
+
+def _posterior(logits: Joint) -> Categorical:
+    """Return the class posterior of logits along the last dimension."""
+    classes = logits.shape[-1]
+    blocks = logits.covariance.unflatten(-1, (-1, classes)).unflatten(-3, (-1, classes))  # (..., rows, C, rows, C)
+    covariance = blocks.diagonal(dim1=-4, dim2=-2).movedim(-1, -3).reshape(*logits.shape, classes)
+    return Categorical.of(log_posterior(logits.loc, covariance))
 
 
 def _means(output: Any) -> list[Tensor]:
@@ -266,6 +290,22 @@ def _bound(run: Run) -> int:
     if first is not None and first.device.type == "cuda":
         return max(MEMORY, torch.cuda.mem_get_info(first.device)[0] // 4)
     return MEMORY
+
+
+def _require_alike(inputs: Sequence[Joint], batch_dim: int | None) -> None:
+    """Refuse inputs whose items lie elsewhere, or share sources with other items of another input."""
+    items: dict[str, tuple[int, ...]] = {}
+    for x in inputs:
+        if batch_dim is not None and x.batch_dim not in (None, batch_dim % x.ndim):
+            raise ValueError(
+                f"the items of a Joint argument lie along dimension {x.batch_dim}: write `batch_dim={x.batch_dim}`"
+            )
+        for event, of, _ in x.sources:
+            if items.setdefault(event, of) != of:
+                raise ValueError(
+                    "two Joint arguments come of the same value, but their items do not correspond: give them as one "
+                    "argument, or `batch_dim=None`"
+                )
 
 
 def _require_same(found: Tensor, wanted: Tensor) -> None:

@@ -137,15 +137,15 @@ def stream(
     *,
     together: bool = True,
     title: str = "sampling",
-    moments_of: Callable[[], RunningMoments] = RunningMoments,
+    moments_of: Callable[[Tensor], RunningMoments] | None = None,
 ) -> list[Estimate]:
-    """Estimate the moments of the tensors of `draw` from a number of draws, with `RunningCovariance` also that."""
+    """Estimate the moments of the tensors of `draw` from a number of draws; `moments_of` says what accumulates them."""
     moments: list[RunningMoments] = []
     dtypes: list[torch.dtype] = []
     with torch.no_grad():
         for drawn in chunks(draw, samples, together=together, title=title):
             if not moments:
-                moments = [moments_of() for _ in drawn]
+                moments = [moments_of(tensor) if moments_of else RunningMoments() for tensor in drawn]
                 dtypes = [torch.promote_types(tensor.dtype, torch.float32) for tensor in drawn]
             for moment, tensor in zip(moments, drawn, strict=True):
                 moment.add(tensor)

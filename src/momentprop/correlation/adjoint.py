@@ -111,7 +111,7 @@ def _places(outputs: Tensor, moving: Sequence[tuple[Birth, Tensor]]) -> list[Pla
 
 def _added(birth: Birth, place: Place, rows: Tensor) -> Tensor:
     """Return what a birth with its items apart adds to the covariance, from the slopes (units, *shape)."""
-    total: Any = 0.0
+    total = rows.new_zeros(())
     for a, weight in birth.terms(rows):
         moves = place.items_first(a)
         weighted = moves if weight is None else moves * place.items_first(weight.unsqueeze(0))
@@ -120,7 +120,7 @@ def _added(birth: Birth, place: Place, rows: Tensor) -> Tensor:
 
 
 def brought(inputs: Iterable[Any], items: int) -> Sources:
-    """Return the sources that inputs bring along, `Joint` values or their births, as outputs of some items know them."""
+    """Return the sources that inputs (`Joint` values or births) bring along, as outputs of some items have them."""
     found: dict[Segment, None] = {}
     for each in inputs:
         for event, of, number in each.sources:

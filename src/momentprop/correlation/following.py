@@ -40,8 +40,8 @@ class Following(Watcher):
         self.within = Within(self.births, self.gates)
         for source, value in zip(inputs, given, strict=True):
             if isinstance(value, Independent):
-                value.loc, birth = _marked(value.loc)
-                self.births.add(birth, **_noise_of(source, value))
+                value.loc, birth = marked(value.loc)
+                self.births.add(birth, **noise_of(source if isinstance(source, Joint) else value))
                 value.variance = self.gates.variance(value.variance)
                 self.within.known(value)
         self.inputs = len(self.births.found)
@@ -73,8 +73,9 @@ class Following(Watcher):
         birth = result.loc
         if not birth.requires_grad:
             _require_certain(call)
-            result.loc, birth = _marked(birth)
-        own = rest(call, result, self.tracked)
+            result.loc, birth = marked(birth)
+        with self.gates.shut():  # a corrected variance depends on the mean
+            own = rest(call, result, self.tracked)
         noise: dict[str, Any] = {}
         along = _common(call, result)
         if along and call.operation.along is not None:
@@ -86,15 +87,15 @@ class Following(Watcher):
         result.variance = self.gates.variance(result.variance)
 
 
-def _noise_of(source: Any, value: Any) -> dict[str, Any]:
-    """Return the noise of an input, which the model is given as a value of independent units."""
+def noise_of(source: Any) -> dict[str, Any]:
+    """Return the noise of an input: of each unit for itself, and shared by the units of an item."""
     if not isinstance(source, Joint):
-        return {"own": value.variance}
+        return {"own": source.variance}
     shared = {"factors": source.factors, "sources": source.sources, "batch_dim": source.batch_dim}
     return {"own": source.own, **shared}
 
 
-def _marked(loc: Tensor) -> tuple[Tensor, Tensor]:
+def marked(loc: Tensor) -> tuple[Tensor, Tensor]:
     """Return means that a model may write to, and the tensor that births at them refer to."""
     if loc.requires_grad:
         return loc, loc

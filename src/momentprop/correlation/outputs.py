@@ -42,7 +42,7 @@ class Output:
         return 0 if self.dim is not None and self.chosen is not None else self.dim
 
     def _flat(self, loc: Tensor) -> Tensor:
-        return loc.reshape(1, -1) if self.dim is None else loc.movedim(self.dim, 0).flatten(1)
+        return loc.reshape(1, -1) if self.dim is None else loc.movedim(self.dim, 0).reshape(loc.shape[self.dim], -1)
 
 
 Group = Sequence[Output]

@@ -200,7 +200,7 @@ def _run(call: Call, found: tuple[Callable[..., Any], bool], context: Context | 
     watcher = context.watcher
     if watcher.enters_composites and call.kind is Kind.COMPOSITE:
         with context:  # the operations inside are seen
-            return _applied(call, found)
+            return watcher.around(call, lambda: _applied(call, found))
     if watcher.needs_graph:
         call = watcher.before(call)
     context.watcher = None

@@ -14,6 +14,7 @@ from momentprop.correlation.following import Following
 from momentprop.correlation.graph import Counting, TooLarge, depends_on, has_foreign_leaves
 from momentprop.correlation.items import ItemsInteract
 from momentprop.correlation.outputs import Group, Lazy, Output, as_index, joined, rows
+from momentprop.correlation.shielded import Shielded
 from momentprop.dispatch.context import Chain, Watcher
 from momentprop.kernels.joint_posterior import log_posterior
 from momentprop.recording import Recording
@@ -124,8 +125,8 @@ class JointRun:
 
     def _passed(self, run: Run, recording: Recording | None = None, bound: int | None = None) -> _Passed:
         following, counting = self.wanted.watched(self.tracked), Counting(bound)
-        corrections = () if self.corrections is None else (self.corrections,)
-        with run.by(self.kind, recording, Chain(*corrections, counting, following)) as once:
+        corrections = () if self.corrections is None else (Shielded(following, self.corrections),)
+        with run.by(self.kind, recording, Chain(counting, following, *corrections)) as once:
             output, recorded = once()
         return _Passed(output, recorded, following, counting.bytes)
 

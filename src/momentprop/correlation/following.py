@@ -75,7 +75,8 @@ class Following(Watcher):
         if not birth.requires_grad:
             _require_certain(call)
             result.loc, birth = marked(birth)
-        own = rest(call, result, self.tracked)
+        with self.gates.shut():  # a corrected variance depends on the mean
+            own = rest(call, result, self.tracked)
         noise: dict[str, Any] = {}
         along = _common(call, result)
         if along and call.operation.along is not None:

@@ -200,7 +200,7 @@ def _run(call: Call, found: tuple[Callable[..., Any], bool], context: Context | 
     watcher = context.watcher
     if watcher.enters_composites and call.kind is Kind.COMPOSITE:
         with context:  # the operations inside are seen
-            return _applied(call, found)
+            return watcher.around(call, lambda: _applied(call, found))
     if watcher.needs_graph:
         call = watcher.before(call)
     context.watcher = None
@@ -226,7 +226,11 @@ def _applied(call: Call, found: tuple[Callable[..., Any], bool]) -> Any:
 
 
 def _called(call: Call, function: Callable[..., Any], takes_call: bool) -> Any:
-    if len(call.values) > 1 and call.operation.kind is Kind.MIXING and not call.operation.joint:
+    if (
+        len(call.values) > 1
+        and call.operation.kind is Kind.MIXING
+        and not (call.operation.joint or call.values[0].follows)
+    ):
         warn_if_related(call)
     if not call.operation.views:
         return function(call) if takes_call else function(*call.args, **call.kwargs)

@@ -442,3 +442,18 @@ def test_rounding_is_not_taken_for_items_that_interact():
     assert y.stddev.max() < 1e-4
     y = propagate(lambda x: F.layer_norm(x, (5,)).sum(-1), X.float(), input_variance=1.0)  # a constant
     assert y.stddev.max() < 1
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_compiled_model_is_run_as_it_was_written(gradients):
+    model = _mlp(5, 8, 3)
+    with torch.set_grad_enabled(gradients):
+        y = propagate(torch.compile(model, backend="eager"), X, input_variance=0.1)
+        assert torch.equal(y.covariance, propagate(model, X, input_variance=0.1).covariance)
+    assert y.covariance.requires_grad is gradients
+
+
+def test_inside_compiled_code_it_is_refused():
+    compiled = torch.compile(lambda x: propagate(NET, x, input_variance=0.1).covariance, backend="eager")
+    with pytest.raises(Exception, match=r"inside `torch.compile` and transforms"):
+        compiled(X)

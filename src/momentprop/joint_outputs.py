@@ -21,6 +21,7 @@ from momentprop.recording import Recording
 from momentprop.running import Run
 from momentprop.sampling import progress
 from momentprop.torch_compat import pytrees as pytree
+from momentprop.torch_compat.dynamo import eagerly
 from momentprop.torch_compat.modules import BatchNorm
 from momentprop.values import Categorical, Certain, Independent, Joint, Value
 from momentprop.values.conversion import is_value
@@ -126,7 +127,8 @@ class JointRun:
     def _passed(self, run: Run, recording: Recording | None = None, bound: int | None = None) -> _Passed:
         following, counting = self.wanted.watched(self.tracked), Counting(bound)
         corrections = () if self.corrections is None else (Shielded(following, self.corrections),)
-        with run.by(self.kind, recording, Chain(counting, following, *corrections)) as once:
+        # inside compiled code, births would not be seen, and derivatives would not know the gates
+        with eagerly(), run.by(self.kind, recording, Chain(counting, following, *corrections)) as once:
             output, recorded = once()
         return _Passed(output, recorded, following, counting.bytes)
 

@@ -72,8 +72,8 @@ class Weighing:
     r"""Finds the place of the items in tensors of derivatives, by a pass in which each item has another weight.
 
     The derivative $t$ of $\sum_b w_b \sum_c a_c y_{bc}$ must be $w_b \sum_c a_c g_c$ at the units of item $b$, with the
-    derivatives $g_c$ of $\sum_b y_{bc}$ that are there already. Otherwise the items interact. Errors are measured by what
-    they do to the outputs, so that rounding does not count where derivatives cancel.
+    derivatives $g_c$ of $\sum_b y_{bc}$ that are there already. Otherwise the items interact. Errors are measured by
+    what they do to the outputs, so that rounding does not count where derivatives cancel.
     """
 
     def __init__(self, outputs: Tensor, variances: Tensor | None) -> None:

@@ -349,7 +349,7 @@ def test_gradients_through_the_covariance_are_those_of_finite_differences(name):
 
     def objective(x):
         y = propagate(model, x, input_variance=0.2, **options)
-        return (y.covariance * weights).sum() + y.stddev.sum() + y.loc.square().sum()
+        return (y.covariance * weights).sum() + y.stddev.sum() + y.loc.square().sum() + y.probabilities()[:, 0].sum()
 
     x = x.requires_grad_()
     parameters = [x, *model.parameters()]

@@ -211,7 +211,7 @@ def test_the_cross_covariance_is_through_shared_sources() -> None:
     torch.testing.assert_close(y.cross_covariance(x), matrix @ shared)  # type: ignore[attr-defined]
     torch.testing.assert_close(x.cross_covariance(x), x.covariance)
     assert not joint_of(2, 4).cross_covariance(joint_of(2, 4)).any()
-    lazy = Joint.lazy(x.loc, lambda: x.covariance, cross=lambda: torch.ones(2, 4, 1))
+    lazy = Joint.lazy(x.loc, lambda: x.covariance, cross=lambda which: torch.ones(2, 4, 1))
     assert lazy.cross_covariance().shape == (2, 4, 1)
 
 

@@ -62,7 +62,7 @@ def eagerly() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which compiled code runs as it was written, without compilation."""
     if "torch._dynamo" not in sys.modules:  # so nothing has been compiled
         return contextlib.nullcontext()
-    return torch.compiler.set_stance("force_eager")  # type: ignore[no-untyped-call, no-any-return]
+    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
 
 
 def constant(function: F) -> F:

@@ -16,7 +16,6 @@ from momentprop.correlation.items import ItemsInteract
 from momentprop.correlation.outputs import Group, Lazy, Output, as_index, joined, rows
 from momentprop.correlation.shielded import Shielded
 from momentprop.dispatch.context import Chain, Watcher
-from momentprop.kernels.joint_posterior import log_posterior
 from momentprop.recording import Recording
 from momentprop.running import Run
 from momentprop.sampling import progress
@@ -254,7 +253,7 @@ class JointRun:
             found = joints.get(id(_random(leaf)))
             if found is None:
                 return self._detached(leaf)
-            return _posterior(found) if isinstance(leaf, Categorical) else found
+            return torch.log_softmax(found, -1) if isinstance(leaf, Categorical) else found
 
         return mapped(joint, output)
 
@@ -271,14 +270,6 @@ def _values(output: Any) -> list[Any]:
 def _random(leaf: Any) -> Any:
     """Return the random logits of a class posterior, which follow correlations, or anything else itself."""
     return leaf.scores if isinstance(leaf, Categorical) and leaf.scores is not None else leaf
-
-
-def _posterior(logits: Joint) -> Categorical:
-    """Return the class posterior of logits along the last dimension."""
-    classes = logits.shape[-1]
-    blocks = logits.covariance.unflatten(-1, (-1, classes)).unflatten(-3, (-1, classes))  # (..., rows, C, rows, C)
-    covariance = blocks.diagonal(dim1=-4, dim2=-2).movedim(-1, -3).reshape(*logits.shape, classes)
-    return Categorical.of(log_posterior(logits.loc, covariance))
 
 
 def _means(output: Any) -> list[Tensor]:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, LowRankMultivariateNormal, MultivariateNormal
 
 from momentprop.dispatch import Operand
+from momentprop.kernels.joint_posterior import posterior
 from momentprop.kernels.root import root, triangular_root
 from momentprop.values.base import as_tensor, may_look_at
 from momentprop.values.given_covariance import as_factors, as_matrices, as_own, items_along, require_covariance

@@ -20,6 +20,7 @@ from momentprop.recording import Recording
 from momentprop.running import Run
 from momentprop.sampling import progress
 from momentprop.torch_compat import pytrees as pytree
+from momentprop.torch_compat.dynamo import eagerly
 from momentprop.torch_compat.modules import BatchNorm
 from momentprop.values import Categorical, Certain, Independent, Joint, Value
 from momentprop.values.conversion import is_value
@@ -69,6 +70,11 @@ class _Passed:
         """The means of the values among the outputs."""
         return _means(self.output)
 
+    def variances(self, group: Group) -> Tensor | None:
+        """Return the variances that AP2 gives to a group of outputs, as (items, units)."""
+        found = [getattr(value, "variance", None) for value in _values(self.output)]
+        return None if None in [found[output.place] for output in group] else rows(group, found)  # type: ignore[arg-type]
+
     @property
     def moving(self) -> list[int]:
         """The places of the values that move with anything that was born."""
@@ -110,7 +116,7 @@ class JointRun:
         for group in groups:
             flat = rows(group, passed.means)
             singly = functools.partial(self._found, flat.detach(), group, 1)
-            lazy = Lazy(functools.partial(self._followed, passed.following, flat), singly)
+            lazy = Lazy(functools.partial(self._followed, passed.following, flat, passed.variances(group)), singly)
             if passed.following.within and len(flat) > 1:
                 lazy()  # it may have to run the model again, as it is now
             sources = brought(births.found, len(flat))
@@ -120,13 +126,14 @@ class JointRun:
     def _passed(self, run: Run, recording: Recording | None = None, bound: int | None = None) -> _Passed:
         following, counting = self.wanted.watched(self.tracked), Counting(bound)
         corrections = () if self.corrections is None else (Shielded(following, self.corrections),)
-        with run.by(self.kind, recording, Chain(counting, following, *corrections)) as once:
+        # inside compiled code, births would not be seen, and derivatives would not know the gates
+        with eagerly(), run.by(self.kind, recording, Chain(counting, following, *corrections)) as once:
             output, recorded = once()
         return _Passed(output, recorded, following, counting.bytes)
 
-    def _followed(self, following: Following, flat: Tensor) -> Followed:
+    def _followed(self, following: Following, flat: Tensor, variances: Tensor | None) -> Followed:
         with torch.set_grad_enabled(self.tracked):
-            return followed(following.births, following.gates, flat, following.inputs)
+            return followed(following.births, following.gates, flat, following.inputs, variances)
 
     # Pieces of a batch
 
@@ -166,7 +173,7 @@ class JointRun:
                 passed = self._passed(self._piece(start, stop))
                 flat = rows(group, passed.means)
                 _require_same(flat, wanted[start:stop])
-                found.append(self._followed(passed.following, flat))
+                found.append(self._followed(passed.following, flat, passed.variances(group)))
                 bar.update(stop - start)
         crosses = zip(*(each.crosses for each in found), strict=True)
         moved = zip(*(each.moved.values() for each in found), strict=True)

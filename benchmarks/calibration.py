@@ -40,7 +40,7 @@ class Plain(nn.Module):
 
     def forward(self, x: Tensor) -> Normal:
         """Run the model by AP2."""
-        return momentprop.propagate(self.model, x, input_variance=VARIANCE)
+        return momentprop.propagate(self.model, x, input_variance=VARIANCE, covariance=False)
 
 
 def measure(device: torch.device, options: argparse.Namespace) -> dict[str, Any]:

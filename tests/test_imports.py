@@ -17,6 +17,7 @@ LAYERS = [  # from bottom to top; a part imports from lower layers only
     ("rules", "fallbacks", "mode"),
     ("correlation", "nn"),
     ("running",),
+    ("joint_outputs",),
     ("propagate",),
     ("checking", "normalization", "belief", "data"),
     ("calibration",),

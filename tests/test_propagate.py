@@ -46,7 +46,7 @@ def test_ap1_is_the_plain_network():
 @pytest.mark.parametrize(("family", "kind"), [("normal", Normal), ("logistic", Logistic), ("fitted", Fitted)])
 def test_ap2_is_the_model_of_a_value_of_the_family(family, kind):
     model = _model()
-    y, wanted = propagate(model, X, family=family, input_variance=0.1), model(kind(X, 0.1))
+    y, wanted = propagate(model, X, family=family, input_variance=0.1, covariance=False), model(kind(X, 0.1))
     assert type(y) is kind
     assert torch.equal(y.loc, wanted.loc)
     assert torch.equal(y.variance, wanted.variance)
@@ -113,8 +113,8 @@ def test_a_value_is_converted_to_the_kind_of_the_method():
     model = _model()
     x = Normal(X, 0.1)
     assert torch.equal(propagate(model, x, method="ap1").loc, model(X))
-    assert torch.equal(propagate(model, x).variance, model(x).variance)
-    assert type(propagate(model, x, family="fitted")) is Fitted
+    assert torch.equal(propagate(model, x, covariance=False).variance, model(x).variance)
+    assert type(propagate(model, x, family="fitted", covariance=False)) is Fitted
     estimate = propagate(nn.Linear(4, 2), x, method="sample", samples=10)
     assert (estimate.variance > 0).all()
 
@@ -122,7 +122,7 @@ def test_a_value_is_converted_to_the_kind_of_the_method():
 @pytest.mark.parametrize("method", ["ap2", "sample"])
 def test_a_value_given_twice_remains_one(method):
     x = Normal(X, 1.0)
-    y = propagate(lambda a, b: a - b, x, x, method=method, samples=10)
+    y = propagate(lambda a, b: a - b, x, x, method=method, samples=10, covariance=False)
     assert torch.equal(y.variance, torch.zeros_like(X))
 
 
@@ -134,13 +134,13 @@ def test_what_moves_elements_of_a_plain_tensor_leaves_it_plain():
         kinds.append(type(moved))
         return x
 
-    propagate(model, X, input_variance=0.1)
+    propagate(model, X, input_variance=0.1, covariance=False)
     assert kinds == [torch.Tensor]
 
 
 def test_an_input_variance_may_differ_between_elements():
     variance = torch.rand(4)
-    y = propagate(nn.Identity(), X, input_variance=variance)
+    y = propagate(nn.Identity(), X, input_variance=variance, covariance=False)
     assert torch.equal(y.variance, variance.expand_as(X))
 
 
@@ -151,7 +151,7 @@ class Keywords(nn.Module):
 
 def test_the_variance_goes_to_the_first_floating_point_argument():
     ids, scale = torch.tensor([1, 2]), torch.tensor([3.0, 4.0])
-    y = propagate(Keywords(), ids, scale=scale, mask=torch.tensor([True]), input_variance=0.5)
+    y = propagate(Keywords(), ids, scale=scale, mask=torch.tensor([True]), input_variance=0.5, covariance=False)
     assert y["scaled"].loc.tolist() == [3, 8]
     assert y["scaled"].variance.tolist() == [0.5, 2.0]
     assert y["mask"].tolist() == [True]
@@ -159,22 +159,22 @@ def test_the_variance_goes_to_the_first_floating_point_argument():
 
 def test_input_variance_needs_a_tensor_and_no_value():
     with pytest.raises(TypeError, match="beside an argument that is a value"):
-        propagate(nn.ReLU(), Normal(X, 0.1), input_variance=0.1)
+        propagate(nn.ReLU(), Normal(X, 0.1), input_variance=0.1, covariance=False)
     with pytest.raises(TypeError, match="no argument is a floating-point tensor"):
-        propagate(nn.Embedding(3, 2), torch.tensor([1]), input_variance=0.1)
+        propagate(nn.Embedding(3, 2), torch.tensor([1]), input_variance=0.1, covariance=False)
 
 
 def test_unknown_names_and_too_few_samples_are_refused():
     with pytest.raises(ValueError, match="unknown method 'ap3': choose 'ap1', 'ap2' or 'sample'"):
-        propagate(nn.ReLU(), X, method="ap3")
+        propagate(nn.ReLU(), X, method="ap3", covariance=False)
     with pytest.raises(ValueError, match="unknown family 'gauss'"):
-        propagate(nn.ReLU(), X, family="gauss")
+        propagate(nn.ReLU(), X, family="gauss", covariance=False)
     with pytest.raises(ValueError, match="unknown fallback 'guess': choose one of 'quadrature', 'monte_carlo'"):
-        propagate(nn.ReLU(), X, fallback="guess")
+        propagate(nn.ReLU(), X, fallback="guess", covariance=False)
     with pytest.raises(ValueError, match="at least 2 samples, but samples is 1"):
         propagate(nn.ReLU(), X, method="sample", samples=1)
     with pytest.raises(ValueError, match="variance must be non-negative"):
-        propagate(nn.ReLU(), X, input_variance=-1.0)
+        propagate(nn.ReLU(), X, input_variance=-1.0, covariance=False)
 
 
 torch.utils._pytree.register_dataclass(Pair)
@@ -185,7 +185,7 @@ def test_the_output_keeps_its_structure():
         return Pair(first=(torch.relu(x), None), count=3), [torch.ones(2)], torch.tensor([1])
 
     for method, kind in (("ap1", Mean), ("ap2", Normal), ("sample", Estimate)):
-        pair, (ones,), index = propagate(model, X, method=method, input_variance=0.1, samples=5)
+        pair, (ones,), index = propagate(model, X, method=method, input_variance=0.1, samples=5, covariance=False)
         assert type(pair.first[0]) is kind
         assert pair.first[1] is None
         assert pair.count == 3
@@ -205,8 +205,8 @@ class FunctionalDropout(nn.Module):
 @pytest.mark.parametrize("layer", [nn.Dropout(0.25), FunctionalDropout()], ids=["module", "functional"])
 def test_dropout_acts_in_eval_mode_on_request(layer):
     layer.eval()
-    assert torch.equal(propagate(layer, X).variance, torch.zeros_like(X))
-    y = propagate(layer, X, dropout=True)
+    assert torch.equal(propagate(layer, X, covariance=False).variance, torch.zeros_like(X))
+    y = propagate(layer, X, dropout=True, covariance=False)
     torch.testing.assert_close(y.variance, X**2 / 3)
     assert torch.equal(y.loc, X)
     assert torch.equal(propagate(layer, X, method="ap1", dropout=True).loc, X)
@@ -219,7 +219,7 @@ def test_dropout_meets_a_plain_tensor_inside_the_network():
     model = nn.Sequential(nn.Embedding(10, 8), nn.Dropout(0.2), nn.Linear(8, 2)).eval()
     ids = torch.tensor([[1, 2, 3]])
     _agrees(
-        propagate(model, ids, dropout=True),
+        propagate(model, ids, dropout=True, covariance=False),
         propagate(model, ids, dropout=True, method="sample", samples=20_000, seed=0),
     )
 
@@ -228,7 +228,7 @@ def test_attention_dropout_acts_on_plain_tensors():
     torch.manual_seed(0)
     attention = nn.MultiheadAttention(8, 2, dropout=0.4, batch_first=True).eval()
     x = torch.randn(2, 5, 8)
-    y, _ = propagate(attention, x, x, x, dropout=True, need_weights=False)
+    y, _ = propagate(attention, x, x, x, dropout=True, need_weights=False, covariance=False)
     drawn, _ = propagate(attention, x, x, x, dropout=True, need_weights=False, method="sample", samples=4000, seed=0)
     assert (y.loc - drawn.loc).abs().div(drawn.loc_error).max() < 5
     ratio = (y.variance / drawn.variance).log().mean().exp()
@@ -242,7 +242,7 @@ def test_noise_of_our_own_meets_plain_tensors():
         return momentprop.functional.add_noise(x, noise, training=False)
 
     assert torch.equal(propagate(model, X, method="ap1").loc, X)
-    assert torch.equal(propagate(model, X).variance, torch.full_like(X, 2.0))
+    assert torch.equal(propagate(model, X, covariance=False).variance, torch.full_like(X, 2.0))
     drawn = propagate(model, X, method="sample", samples=1000, seed=0)
     _agrees(Normal(X, 2.0), drawn)
     assert torch.equal(model(X), X)  # nothing remains behind
@@ -255,7 +255,7 @@ def test_a_random_weight_is_converted_to_the_kind_of_the_method():
 
     x = torch.ones(1, 4)
     assert propagate(Bayesian(), x, method="ap1").loc.tolist() == [[4.0]]
-    assert propagate(Bayesian(), x, input_variance=0.0).variance.tolist() == [[2.0]]
+    assert propagate(Bayesian(), x, input_variance=0.0, covariance=False).variance.tolist() == [[2.0]]
     _agrees(Normal(torch.tensor([[4.0]]), 2.0), propagate(Bayesian(), x, method="sample", samples=1000, seed=0))
 
 
@@ -264,7 +264,7 @@ def test_numbers_drawn_by_the_model_itself_are_pointed_out():
         return x + torch.rand(4)
 
     with pytest.warns(UserWarning, match="the model draws random numbers by 'rand' at top level"):
-        propagate(model, X, input_variance=0.1)
+        propagate(model, X, input_variance=0.1, covariance=False)
     with pytest.warns(UserWarning, match="by 'rand_like' at top level; as a Mean they are kept as constants"):
         propagate(lambda x: x + torch.rand_like(x), X, method="ap1", input_variance=0.1)
     propagate(model, X, method="sample", input_variance=0.1, samples=3)
@@ -286,7 +286,7 @@ def test_the_network_is_left_as_it_was(method):
     model = _model()
     model[0].train()
     before = _state(model)
-    propagate(model, X, method=method, input_variance=0.1, dropout=True, record=True, samples=5)
+    propagate(model, X, method=method, input_variance=0.1, dropout=True, record=True, samples=5, covariance=False)
     after = _state(model)
     torch.testing.assert_close(after[0], before[0], rtol=0, atol=0)
     assert after[1:] == before[1:]
@@ -296,7 +296,7 @@ def test_the_network_is_left_as_it_was_after_an_error():
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 4)).eval()
     before = _state(model)
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
-        propagate(model, torch.ones(2, 3), input_variance=0.1, dropout=True, record=True)
+        propagate(model, torch.ones(2, 3), input_variance=0.1, dropout=True, record=True, covariance=False)
     assert _state(model)[1:] == before[1:]
     assert momentprop.dispatch.context.current() is None
 
@@ -315,7 +315,7 @@ def test_training_updates_running_statistics_as_a_plain_forward():
 
 def test_gradients_reach_all_parameters():
     model = _model()
-    y = propagate(model, X, input_variance=0.1, dropout=True)
+    y = propagate(model, X, input_variance=0.1, dropout=True, covariance=False)
     (y.loc.square().sum() + y.variance.sum()).backward()
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
 
@@ -324,8 +324,10 @@ def test_gradients_reach_all_parameters():
 def test_it_compiles_as_a_whole(options):
     torch.compiler.reset()
     model = _model()
-    compiled = torch.compile(lambda x: propagate(model, x, **options), fullgraph=True, backend="aot_eager")
-    found, wanted = compiled(X), propagate(model, X, **options)
+    compiled = torch.compile(
+        lambda x: propagate(model, x, **options, covariance=False), fullgraph=True, backend="aot_eager"
+    )
+    found, wanted = compiled(X), propagate(model, X, **options, covariance=False)
     torch.testing.assert_close(found.loc, wanted.loc)
     torch.testing.assert_close(found.variance, wanted.variance)
 
@@ -335,7 +337,7 @@ def test_an_error_after_an_interrupt_of_the_caller_stays_an_error():
         raise KeyboardInterrupt
     except KeyboardInterrupt:
         with pytest.raises(ValueError, match="unknown method"):
-            propagate(nn.ReLU(), torch.ones(2), method="ap3")
+            propagate(nn.ReLU(), torch.ones(2), method="ap3", covariance=False)
 
 
 class _Store:

@@ -31,6 +31,7 @@ from momentprop.torch_compat import install as _install
 from momentprop.values import Categorical as Categorical
 from momentprop.values import Estimate as Estimate
 from momentprop.values import Fitted as Fitted
+from momentprop.values import Joint as Joint
 from momentprop.values import Logistic as Logistic
 from momentprop.values import Mean as Mean
 from momentprop.values import Normal as Normal

@@ -3,15 +3,17 @@ r"""Run an unmodified model by one of the three methods: means only, means and v
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from momentprop.dispatch.context import Fallback
+from momentprop.joint_outputs import Wanted, run_jointly
 from momentprop.recording import Recording
 from momentprop.running import Run
 from momentprop.sampling import stream
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.undoing import leaves_no_trace
-from momentprop.values import Categorical, Estimate, Fitted, Logistic, Mean, Normal, Sample, Value
+from momentprop.values import Categorical, Estimate, Fitted, Logistic, Mean, Normal, Sample, Statistics, Value
 from momentprop.values.conversion import is_value
 from momentprop.values.independent import Independent
 from momentprop.values.structures import leaves_of, mapped
@@ -36,6 +38,9 @@ def propagate(
     calibration: Any = None,
     fallback: Literal["quadrature", "monte_carlo", "linearize"] | Fallback | None = None,
     seed: int | None = None,
+    covariance: bool | None = None,
+    outputs: Any = None,
+    batch_dim: int | None = 0,
     **kwargs: Any,
 ) -> Any:
     r"""Run `model(*args, **kwargs)` by one of three methods and return its output with values in place of tensors.
@@ -79,11 +84,31 @@ def propagate(
     if method == "sample" and samples < 2:
         raise ValueError(f"a variance takes at least 2 samples, but samples is {samples}")
     kind = _type_for(method, family, args, kwargs)
-    run = Run(model, args, kwargs, input_variance, dropout, fallback, seed)
+    then = outputs if callable(outputs) else None
+    run = Run(model, args, kwargs, input_variance, dropout, fallback, seed, then)
     watcher = None if calibration is None else calibration.corrections(model, kind, dropout)
+    if _follows(covariance, outputs, kind):
+        how = Wanted(covariance, outputs, batch_dim)
+        output, recorded = run_jointly(run, kind, Recording(model, kind, record), watcher, how)
+        return output if record is False else (output, recorded)
     with run.by(kind, Recording(model, kind, record), watcher) as once:
         output, recorded = _estimated(once, samples, run.may_vectorize) if method == "sample" else once()
     return output if record is False else (output, recorded)
+
+
+def _follows(covariance: bool | None, outputs: Any, kind: type[Value]) -> bool:
+    """Return whether correlations are followed: by default they are wherever AP2 runs."""
+    if covariance is False or not issubclass(kind, Independent) or issubclass(kind, Statistics):
+        if covariance or (outputs is not None and not callable(outputs)):
+            what = "covariance=False" if covariance is False else f"values of type {kind.__name__}"
+            raise ValueError(f"correlations are followed by method='ap2' and not for {what}")
+        return False
+    if torch.compiler.is_compiling():
+        raise RuntimeError(
+            "correlations cannot be followed inside `torch.compile`: compile the model itself and write "
+            "`propagate(torch.compile(model), ...)`, or give `covariance=False`"
+        )
+    return True
 
 
 def _type_for(method: str | None, family: str | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> type[Value]:

@@ -39,6 +39,7 @@ class Run:
     dropout: bool = False
     fallback: Any = None
     seed: int | None = None
+    then: Callable[[Any], Any] | None = None  # is applied to the output inside each pass
 
     @contextlib.contextmanager
     def by(
@@ -57,6 +58,8 @@ class Run:
         @leaves_no_trace
         def run() -> tuple[Any, dict[str, Any]]:
             replica = self._replica(kind)
+            if watching.needs_graph and not torch.is_grad_enabled():
+                replica.detach_parameters()  # nobody will ask for their gradients
             record.start()
             watching.start(inputs.leaves)
             given, named = inputs.of_type(kind, watching.enter)
@@ -65,6 +68,7 @@ class Run:
             graph = torch.enable_grad() if watching.needs_graph else contextlib.nullcontext()
             with record.on(replica), watching.on(replica), propagation, graph:
                 output = replica.model(*given, **named)
+                output = output if self.then is None else self.then(output)
             watching.finish()
             if kind is Sample:
                 inputs.require_unwritten()
@@ -92,6 +96,34 @@ class Run:
         replica.own_buffers(but=_keeps_statistics)
         args, kwargs = pytree.tree_map(copied, (tuple(self.args), dict(self.kwargs)), is_leaf=is_tensor)
         return dataclasses.replace(self, model=replica.model, args=args, kwargs=kwargs)
+
+    def settled(self) -> "Run":
+        """Return the run with a value in the place of the argument that `input_variance` makes random."""
+        inputs = _Inputs(self.args, self.kwargs, self.input_variance)
+        args, kwargs = pytree.tree_unflatten(inputs.leaves, inputs.structure)
+        return dataclasses.replace(self, args=args, kwargs=kwargs, input_variance=None)
+
+    def items(self, batch_dim: int) -> int | None:
+        """Return the number of items: the size of the first tensor among the arguments along a dimension."""
+        first = self.first_tensor
+        if first is None or not -first.ndim <= batch_dim < first.ndim:
+            return None
+        return int(first.shape[batch_dim])
+
+    def piece(self, batch_dim: int, start: int, stop: int) -> "Run":
+        """Return the run on some of the items: tensors with as many items along a dimension are cut there."""
+        items = self.items(batch_dim)
+        made: dict[int, Any] = {}  # one that is given twice remains one
+
+        def cut(x: Any) -> Any:
+            if not is_tensor(x) or not -x.ndim <= batch_dim < x.ndim or x.shape[batch_dim] != items:
+                return x
+            if id(x) not in made:
+                made[id(x)] = x.narrow(batch_dim % x.ndim, start, stop - start)
+            return made[id(x)]
+
+        args, kwargs = pytree.tree_map(cut, (tuple(self.args), dict(self.kwargs)), is_leaf=is_tensor)
+        return dataclasses.replace(self, args=args, kwargs=kwargs)
 
     def under(self, method: Callable[..., Any], record: bool = False) -> Any:
         """Run the model under a method that has the interface of `propagate`."""

@@ -16,7 +16,9 @@ def test_several_batches_fit_as_one_does(deep):
     several = calibrate(model, list(X.split(13)), input_variance=0.1, samples=400)
     assert several.about["inputs"] == 40
     assert several.about["batches"] == 4
-    together, apart = (propagate(model, NEW, input_variance=0.1, calibration=each) for each in (one, several))
+    together, apart = (
+        propagate(model, NEW, input_variance=0.1, calibration=each, covariance=False) for each in (one, several)
+    )
     assert (together.variance / apart.variance).log().abs().mean() < 0.1
 
 

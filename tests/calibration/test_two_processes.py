@@ -51,6 +51,7 @@ def test_two_processes_calibrate_as_one_does(tmp_path: Path) -> None:
     assert one.noise == alone.noise
     x = torch.randn(40, 6)
     found, wanted, plain = (
-        propagate(_model(), x, input_variance=0.2, calibration=each).variance.log() for each in (one, alone, None)
+        propagate(_model(), x, input_variance=0.2, calibration=each, covariance=False).variance.log()
+        for each in (one, alone, None)
     )
     assert (found - wanted).abs().mean() < 0.3 * (plain - wanted).abs().mean()

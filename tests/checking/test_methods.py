@@ -12,7 +12,7 @@ from tests.checking.inputs import X
 
 def test_methods_have_names_options_or_functions():
     def mine(model, x, **options):
-        return propagate(model, x, **options)
+        return propagate(model, x, **options, covariance=False)
 
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     methods = ["ap1", "ap2", "ap2-logistic", ("fitted", {"family": "fitted"}), ("mine", mine)]

@@ -120,7 +120,7 @@ def test_moments_agree_with_many_draws(name: str) -> None:
 def test_a_tensor_that_meets_a_layer_inside_a_propagation_is_lifted(name: str) -> None:
     layer, x = LAYERS[name]().eval(), a_tensor()
     for method, value in (("ap1", Mean(x)), ("ap2", Normal(x, 0.0))):
-        found, wanted = propagate(layer, x, method=method), layer(value)  # type: ignore[arg-type]
+        found, wanted = propagate(layer, x, method=method, covariance=False), layer(value)  # type: ignore[arg-type]
         torch.testing.assert_close(_parts(found)[0], _parts(wanted)[0])
 
 

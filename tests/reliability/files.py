@@ -28,10 +28,10 @@ def stale_calibration() -> str:
         torch.manual_seed(0)
         m = nn.Sequential(nn.Linear(4, 4), nn.LeakyReLU(0.1), nn.Linear(4, 4), nn.Dropout(0.1)).eval()
         calibration = calibrate(m, torch.randn(8, 4), input_variance=0.1, samples=10)
-        propagate(m, torch.randn(2, 4), input_variance=0.1, calibration=calibration)
+        propagate(m, torch.randn(2, 4), input_variance=0.1, calibration=calibration, covariance=False)
         change(m)
         try:
-            propagate(m, torch.randn(2, 4), input_variance=0.1, calibration=calibration)
+            propagate(m, torch.randn(2, 4), input_variance=0.1, calibration=calibration, covariance=False)
         except UserError as error:
             said.append(str(error).split(": ")[1].split(";")[0])
     assert len(said) == len(changes), said
@@ -51,7 +51,7 @@ def without_numpy() -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "numpy", unavailable)
         calibration = calibrate(model, torch.rand(8, 2).bfloat16(), input_variance=0.5, samples=10)
-        propagate(model, torch.ones(1, 2).bfloat16(), input_variance=0.5, calibration=calibration)
+        propagate(model, torch.ones(1, 2).bfloat16(), input_variance=0.5, calibration=calibration, covariance=False)
     assert not asked
     return f"calibrated, with {len(calibration.fingerprint.weights)} hashes of weights"
 

@@ -227,4 +227,4 @@ def test_ordinary_layers_do_not_warn(layer: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         x = torch.randn(3, 2, 8)
-        propagate(made if layer[0] != "M" else lambda x: made(x, x, x)[0], x, input_variance=0.1)
+        propagate(made if layer[0] != "M" else lambda x: made(x, x, x)[0], x, input_variance=0.1, covariance=False)

@@ -78,20 +78,24 @@ def test_a_module_with_another_forward_is_shared() -> None:
     old = model.forward
     model.forward = lambda x: old(x)  # type: ignore[method-assign]
     assert Replica(model).shared == [model, model[0]]
-    assert propagate(model, torch.ones(3), dropout=True).variance.tolist() == [1, 1, 1]
+    assert propagate(model, torch.ones(3), dropout=True, covariance=False).variance.tolist() == [1, 1, 1]
     assert not model[0].training
 
 
 def test_lazy_modules_are_made_real() -> None:
     model = nn.Sequential(nn.LazyLinear(3))
-    propagate(model, torch.ones(1, 2), input_variance=1.0)
+    propagate(model, torch.ones(1, 2), input_variance=1.0, covariance=False)
     assert model[0].in_features == 2
 
 
 def test_bound_methods_are_methods_of_the_replica() -> None:
     model = nn.Sequential(nn.Dropout(0.5)).eval()
-    assert propagate(model.forward, torch.ones(3), dropout=True).variance.tolist() == [1, 1, 1]
-    assert propagate(functools.partial(model), torch.ones(3), dropout=True).variance.tolist() == [1, 1, 1]
+    assert propagate(model.forward, torch.ones(3), dropout=True, covariance=False).variance.tolist() == [1, 1, 1]
+    assert propagate(functools.partial(model), torch.ones(3), dropout=True, covariance=False).variance.tolist() == [
+        1,
+        1,
+        1,
+    ]
 
 
 def test_a_model_in_training_keeps_what_it_assigns() -> None:
@@ -108,18 +112,18 @@ def test_a_model_in_training_keeps_what_it_assigns() -> None:
             return x
 
     model = Counts()
-    propagate(model, torch.ones(2), input_variance=1.0)
+    propagate(model, torch.ones(2), input_variance=1.0, covariance=False)
     assert model.passes == 1
     assert model.mean.tolist() == [1, 1]
     assert not hasattr(model, "last")  # a value has no place in a model
     model.eval()
-    propagate(model, torch.ones(2), input_variance=1.0)
+    propagate(model, torch.ones(2), input_variance=1.0, covariance=False)
     assert model.passes == 1
 
 
 def test_running_statistics_are_updated_in_training() -> None:
     model = nn.BatchNorm1d(2)
-    propagate(model, torch.randn(8, 2) + 3, input_variance=1.0)
+    propagate(model, torch.randn(8, 2) + 3, input_variance=1.0, covariance=False)
     assert model.num_batches_tracked == 1
     assert (model.running_mean > 0.1).all()
 

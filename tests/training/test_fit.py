@@ -103,7 +103,7 @@ def test_the_training_pass_runs_by_each_method():
 def test_the_loss_is_that_of_the_class_posterior():
     x, y = _blobs()
     model = _network().eval()
-    value = propagate(model, x, dropout=True)
+    value = propagate(model, x, dropout=True, covariance=False)
     found = Classification("race")(value, y)
     torch.testing.assert_close(found[0].mean(), nn.functional.cross_entropy(value, y))
     assert found[1].mean() == (value.loc.argmax(-1) == y).float().mean()
@@ -122,7 +122,7 @@ def test_the_evaluation_averages_over_all_examples(method):
     assert model.training
     assert torch.equal(torch.get_rng_state(), state)
     model.eval()
-    by = {"ap1": model(x), "ap2": propagate(model, x, dropout=True)}
+    by = {"ap1": model(x), "ap2": propagate(model, x, dropout=True, covariance=False)}
     if method in by:
         assert found["loss"] == pytest.approx(nn.functional.cross_entropy(by[method], y).item(), abs=1e-6)
     else:  # the average of probabilities is below AP1's confidence, and near AP2's
@@ -225,7 +225,7 @@ def test_regression_by_ap2_learns_the_mean_and_the_variance():
     model = nn.Sequential(nn.Linear(1, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 1))
     settings = Settings(epochs=60, learning_rate=0.02, batch_size=50)
     history = fit(model, _line(), settings, objective=Regression(noise=0.01), progress=False)
-    y = propagate(model.eval(), torch.tensor([[0.1], [0.9]]), dropout=True)
+    y = propagate(model.eval(), torch.tensor([[0.1], [0.9]]), dropout=True, covariance=False)
     torch.testing.assert_close(y.loc, torch.tensor([[0.2], [1.8]]), atol=0.15, rtol=0)
     assert y.stddev[1] > 1.2 * y.stddev[0]
     x, target = _line()
@@ -302,7 +302,7 @@ def test_the_expected_loss_is_that_of_the_training_alone():
     model = _network()
     (row,) = fit(model, (inputs, labels), settings, validation=(inputs, labels), progress=False)
     with torch.no_grad():
-        output = propagate(model.double().eval(), inputs.double(), dropout=True)
+        output = propagate(model.double().eval(), inputs.double(), dropout=True, covariance=False)
     told = Classification("race")(output, labels)[0].mean()
     assert row["validation_loss"] == pytest.approx(float(told), rel=1e-6)
     assert ExpectedClassification()(output, labels)[0].mean() > told + 1e-3

@@ -35,7 +35,7 @@ def by_moments(
     """Return the class posterior of AP2 for inputs of this variance, corrected by a calibration if one is given."""
 
     def log_posterior(x: Tensor) -> Tensor:
-        output = propagate(model, x, input_variance=variance, family=family, calibration=calibration)
+        output = propagate(model, x, input_variance=variance, family=family, calibration=calibration, covariance=False)
         return class_posterior(output, -1, softmax).logits
 
     return log_posterior

@@ -176,7 +176,7 @@ def trained(case: Showcase, data: Dataset, count: int | None = None) -> nn.Modul
 @torch.no_grad()
 def _uncertain(model: nn.Module, images: Tensor, case: Showcase, count: int = 3) -> list[int]:
     """Return the images to show: those with the least certain class."""
-    logits = momentprop.propagate(model, images, **case.noise)
+    logits = momentprop.propagate(model, images, **case.noise, covariance=False)
     most = momentprop.functional.class_posterior(logits, -1, "race").loc.amax(-1)
     return [int(i) for i in most.argsort()[:count]]
 

@@ -15,8 +15,8 @@ def test_modern_networks_have_their_size_and_run_by_every_method(name):
     small = NETWORKS[name](dropout=0.2, width=32).eval()
     x = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     for method in ("ap1", "ap2", "sample"):
-        assert propagate(small, x, method=method, dropout=True, samples=2).loc.isfinite().all()
-    assert (propagate(small, x, dropout=True).variance > 0).all()
+        assert propagate(small, x, method=method, dropout=True, samples=2, covariance=False).loc.isfinite().all()
+    assert (propagate(small, x, dropout=True, covariance=False).variance > 0).all()
 
 
 def test_a_transformer_takes_no_other_norm():

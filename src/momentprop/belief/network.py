@@ -82,7 +82,7 @@ class BeliefNetwork(nn.Module):
             return list(self._each_layer(drawn))
 
         given = Normal.from_distribution(x) if isinstance(x, Distribution) and method != "sample" else x
-        return propagate(every_layer, given, method=method, **options)  # type: ignore[no-any-return]
+        return propagate(every_layer, given, method=method, **{"covariance": False, **options})  # type: ignore[no-any-return]
 
     def exact(self, x: Tensor | Bernoulli, *, factorized: bool = False) -> list[Posterior]:
         r"""The distribution of every layer, by summing over the states of the layer before, in double precision.

@@ -53,6 +53,6 @@ def _propagate_with(options: Mapping[str, Any]) -> Callable[..., Any]:
     """`propagate` with options that override those of the call."""
 
     def method(*args: Any, **given: Any) -> Any:
-        return propagate(*args, **{**given, **options})
+        return propagate(*args, **{"covariance": False, **given, **options})
 
     return method

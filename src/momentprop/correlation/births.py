@@ -1,6 +1,6 @@
 """What is born in a pass: noise that is uncorrelated with everything before it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,10 @@ from torch.autograd.graph import get_gradient_edge
 class Birth:
     r"""Noise born at the units of one tensor of means.
 
-    `own` is the variance that each unit has for itself. The units along the dimensions `along` share further noise:
-    one source moves them by `shared`. If the noises of these units sum to zero instead, as those of a softmax do, their
-    covariance is $\mathrm{diag}(q) - qq^\top / \sum q$, and `own` is $q$.
+    `own` is the variance that each unit has for itself. The units along the dimensions `along` may have more in common:
+    a source that moves all of them by `shared`, as the mask of `Dropout2d` does; or noises that sum to zero, as those
+    of a softmax do. Then their covariance is $\mathrm{diag}(q) - qq^\top / \sum q$, as that of a draw of one class is,
+    and `own` is $q$.
     """
 
     edge: Any  # of the autograd graph, where the tensor of means was made
@@ -24,7 +25,23 @@ class Birth:
     along: tuple[int, ...] = ()
     shared: Tensor | None = None
     sums_to_zero: bool = False
-    factors: Tensor | None = None  # of shape (K, *shape): sources that an input brings along
+    factors: Tensor | None = None  # of shape (K, *shape): sources that an input brings along, for each item its own
+
+    def terms(self, slopes: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
+        r"""Yield what the noise adds to the covariance of outputs, from the slopes (outputs, *shape) by the units.
+
+        Each term is a pair of $a$, of shape (outputs, *shape) with dimensions of size 1 where the sum is taken already,
+        and a weight $w$; it stands for $\sum w\,aa^\top$ over the units of an item.
+        """
+        dims = [dim + 1 for dim in self.along]
+        if self.own is not None:
+            yield slopes, self.own.expand(self.shape)
+        if self.shared is not None:
+            yield (slopes * self.shared).sum(dims, keepdim=True), None
+        if self.sums_to_zero and self.own is not None:
+            total = self.own.sum(list(self.along), keepdim=True)
+            weight = -torch.where(total > 0, total, 1.0).reciprocal()
+            yield (slopes * self.own).sum(dims, keepdim=True), weight
 
 
 @dataclass

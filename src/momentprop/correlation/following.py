@@ -4,19 +4,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from momentprop.correlation.births import Births
 from momentprop.correlation.gates import Gates
-from momentprop.correlation.rests import rest
-from momentprop.dispatch import Call, Kind
+from momentprop.correlation.rests import of_shared_draw, rest, summing_to_zero
+from momentprop.dispatch import Call, Kind, where
 from momentprop.dispatch.context import Watcher
 from momentprop.values import Independent
 
 _LINEAR = (Kind.MOVES, Kind.LINEAR)
+_NO_VALUE = (Kind.LOSS, Kind.PLAIN)
 
 
 class Following(Watcher):
-    """Collects the births of a pass; it needs the autograd graph of the means."""
+    """Collects the births of a pass; it needs the autograd graph of the means.
+
+    With `tracked`, gradients may flow through the covariance to whatever the pass depends on.
+    """
 
     enters_composites = True
     needs_graph = True
@@ -25,46 +30,81 @@ class Following(Watcher):
         self.tracked = tracked
         self.births = Births()
         self.gates = Gates(tracked)
+        self.inputs = 0  # how many births are those of inputs: the first ones
 
     def enter(self, inputs: Sequence[Any], given: Sequence[Any]) -> None:
         """Take the noise of the inputs, which the model is given as these values, as born with them."""
         self.births, self.gates = Births(), Gates(self.tracked)
-        for _, value in zip(inputs, given, strict=True):
+        for value in given:
             if isinstance(value, Independent):
-                if not value.loc.requires_grad:
-                    value.loc.requires_grad_()
-                self.births.add(value.loc, own=value.variance)
+                value.loc, birth = _marked(value.loc)
+                self.births.add(birth, own=value.variance)
                 value.variance = self.gates.variance(value.variance)
+        self.inputs = len(self.births.found)
 
     def after(self, call: Call, result: Any) -> Any:
         """Remember what an operation bears; linear ones bear nothing."""
-        if not isinstance(result, Independent):
-            if isinstance(result, tuple | list) and call.kind not in _LINEAR:
-                for each in result:
-                    if isinstance(each, Independent):
-                        self._bear(call, each)
-            return result
-        if call.op == "detach":
+        kind = call.kind
+        if isinstance(result, tuple | list):
+            for each in result if kind not in _LINEAR else ():
+                self._bear(call, each)
+        elif call.op == "detach":
             result.loc = self.gates.detached(call.values[0].loc)
-        elif call.kind not in _LINEAR or self._is_joint(call, result):
-            if not any(result is value for value in call.values):
-                self._bear(call, result)
+        elif kind not in _LINEAR or _is_joint(call, result):
+            self._bear(call, result)
         return result
 
-    def _is_joint(self, call: Call, result: Any) -> bool:
-        """Whether a sum of values of one origin was evaluated as one function of it."""
-        return result.origin is not None and any(value is not call.values[0] for value in call.values)
-
     def _bear(self, call: Call, result: Any) -> None:
+        if not isinstance(result, Independent) or any(result is value for value in call.values):
+            return
         if any(result.loc is value.loc for value in call.values):
             result.loc = result.loc.clone()
-        if not result.loc.requires_grad:
-            result.loc = result.loc.detach().requires_grad_()
-        born = rest(call, result, self.tracked)
-        if type(result).__name__ == "Normal":
-            born = born.clamp(min=0.0)
-        shared = call.operation.shared(call) if call.kind is Kind.NOISE and hasattr(call.operation, "shared") else ()
-        if shared:
-            raise NotImplementedError
-        self.births.add(result.loc, own=born)
+        birth = result.loc
+        if not birth.requires_grad:
+            _require_certain(call)
+            result.loc, birth = _marked(birth)
+        own = rest(call, result, self.tracked)
+        noise: dict[str, Any] = {}
+        along = _common(call, result)
+        if along and call.operation.along is not None:
+            own, noise = summing_to_zero(own, along), {"along": along, "sums_to_zero": True}
+        elif along:
+            shared = of_shared_draw(call)
+            own, noise = own - shared * shared, {"along": along, "shared": shared}
+        self.births.add(birth, own=own.clamp(min=0.0), **noise)
         result.variance = self.gates.variance(result.variance)
+
+
+def _marked(loc: Tensor) -> tuple[Tensor, Tensor]:
+    """Return means that a model may write to, and the tensor that births at them refer to."""
+    if loc.requires_grad:
+        return loc, loc
+    loc = loc.detach().requires_grad_()
+    with torch.enable_grad():
+        return loc.clone(), loc
+
+
+def _is_joint(call: Call, result: Any) -> bool:
+    """Return whether a sum of values of one origin was evaluated as one function of it."""
+    return (
+        isinstance(result, Independent)
+        and result.origin is not None
+        and any(value is not call.values[0] for value in call.values)
+    )
+
+
+def _common(call: Call, result: Any) -> tuple[int, ...]:
+    """Return the dimensions along which the noises of units have something in common."""
+    if call.kind is Kind.NOISE:
+        return tuple(dim % result.ndim for dim in call.operation.shared(call))
+    if call.op == "softmax" and result.ndim:
+        return tuple(call.operation.dims(call) or ())
+    return ()
+
+
+def _require_certain(call: Call) -> None:
+    if call.kind is not Kind.NOISE and any(value.loc.requires_grad for value in call.values):
+        raise RuntimeError(
+            f"the mean of {call.op!r} at {where()} does not move with its inputs, so that correlations cannot be "
+            "followed through it: write `covariance=False`, or give the operation a rule that torch can differentiate"
+        )

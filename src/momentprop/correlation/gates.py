@@ -32,11 +32,11 @@ class Gates:
         """Return a tensor through which the adjoint does not pass."""
         if not x.requires_grad:
             return x
-        return _Gate.apply(x, self, False) if self.tracked else x.detach()  # type: ignore[no-any-return, no-untyped-call]
+        return _Gate.apply(x, self, False) if self.tracked else x.detach()  # type: ignore[no-untyped-call]
 
     def detached(self, x: Tensor) -> Tensor:
         """Return a tensor that only the adjoint passes: what a model detaches moves all the same."""
-        return _Gate.apply(x, self, True) if self.tracked else x  # type: ignore[no-any-return, no-untyped-call]
+        return _Gate.apply(x, self, True) if self.tracked else x  # type: ignore[no-untyped-call]
 
 
 class _Gate(torch.autograd.Function):

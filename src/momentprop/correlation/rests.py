@@ -1,30 +1,34 @@
-r"""The variance of what is born by an operation: $r = \sigma'^2 - (J \circ J)\,v$, with the Jacobian $J$ of its mean."""
+r"""The variance of what an operation bears: $r = \sigma'^2 - (J \circ J)\,v$ with the Jacobian $J$ of its mean."""
 
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from momentprop.dispatch import Call, Kind
+from momentprop.dispatch.rule_table import apply
 from momentprop.values import Independent
 
-DIRECTIONS = 8
-"""The number of random directions by which the rest of a mixing operation is estimated."""
+FEWEST, MOST = 8, 64
+"""The number of directions by which the rest of a mixing operation is estimated: of a large one, and of a small one."""
+
+_STEPS = 12
 
 
-def rest(call: Call, result: Any, tracked: bool) -> Tensor:
+def rest(call: Call, result: Any, tracked: bool) -> Any:
     """Return the variance of what is born at the units of a result."""
     source = _one_source(call, result)
     if source is not None:
         loc, variance = source
         if not loc.requires_grad:  # certain
             return result.variance
-        slope = _pulled(result.loc, [loc], torch.ones_like(result.loc), tracked)[0]
+        slope = _slope(result.loc, loc, tracked)
         return result.variance - slope * slope * variance
     if call.kind is Kind.BILINEAR:
         return _of_product(call)
-    return _estimated(result, list(dict.fromkeys(call.values)), tracked)
+    return _estimated(call, result, tracked)
 
 
 def _one_source(call: Call, result: Any) -> tuple[Tensor, Tensor] | None:
@@ -41,7 +45,14 @@ def _one_source(call: Call, result: Any) -> tuple[Tensor, Tensor] | None:
     return None
 
 
-def _of_product(call: Call) -> Tensor:
+def _slope(result: Tensor, source: Tensor, tracked: bool) -> Tensor:
+    """Return the derivative of each element of a result by the element of the source at its place."""
+    ones = torch.ones_like(result)
+    found: Any = torch.autograd.grad(result, source, ones, retain_graph=True, create_graph=tracked, allow_unused=True)
+    return torch.zeros_like(source) if found[0] is None else found[0]
+
+
+def _of_product(call: Call) -> Any:
     r"""Return the variance of $\sum (x - \mu_x)(y - \mu_y)$: the products of the variances, summed."""
     operation = call.operation
     first, second = operation.factors
@@ -52,58 +63,125 @@ def _of_product(call: Call) -> Tensor:
     return square.replaced({first: x.variance, second: y.variance, **numbers, **summands}).on()
 
 
+def of_shared_draw(call: Call) -> Any:
+    r"""Return by how much one draw moves the units that share it, when their inputs are certain.
+
+    A dropped unit becomes a constant $a$ (zero but for alpha dropout), so that a draw moves a unit by a multiple of
+    $\mu - a$. The part of the noise that is proportional to the noise of the inputs stays with each unit.
+    """
+    x = call.values[0]
+    spread = apply(call.of(x.of(x.loc, torch.zeros_like(x.variance)))).stddev
+    return spread * torch.where(x.loc < call.operation.drops_to, -1.0, 1.0)
+
+
+def summing_to_zero(variance: Tensor, along: tuple[int, ...]) -> Tensor:
+    r"""Return $q$ such that noises of covariance $\mathrm{diag}(q) - qq^\top / \sum q$ have the given variance.
+
+    Solves $q_i (1 - q_i / \sum q) = v_i$ by iteration, with no $q_i$ above half of the sum.
+    """
+    q = variance.clamp(min=0.0)
+    v = q
+    for _ in range(_STEPS):
+        total = q.sum(along, keepdim=True)
+        q = v / (1 - q / torch.where(total > 0, total, 1.0)).clamp(min=0.5)
+    return q
+
+
 def _mean(x: Any) -> Any:
     return x.loc if isinstance(x, Independent) else x
 
 
-def _estimated(result: Any, values: Sequence[Any], tracked: bool) -> Tensor:
-    r"""Return the rest by random directions: $E (J\sqrt v\,\omega)^2 = (J \circ J)v$ for signs $\omega$.
+def _estimated(call: Call, result: Any, tracked: bool) -> Tensor:
+    r"""Return the rest by directions: the mean of $(J\sqrt v\,\omega)^2$ over signs $\omega$ tends to $(J \circ J)v$.
 
-    The estimate is taken as a share of the variance, pooled over the units of an item and channel, where it is not
-    negative.
+    The signs are rows of a Hadamard matrix, one column for each unit of a block, as the units of a window or of a row
+    that is normalized. If the matrix is large enough, this is exact. Otherwise it is taken as a share of the variance,
+    pooled over the units of an item, where it is not negative.
     """
-    generator = torch.Generator(result.device).manual_seed(0)
-    values = [value for value in values if value.loc.requires_grad]
+    values = [value for value in dict.fromkeys(call.values) if value.loc.requires_grad]
     if not values:
-        return result.variance
+        return result.variance  # type: ignore[no-any-return]
+    variance = result.variance
+    columns = [_columns(call, value) for value in values]
+    exact = len(values) == 1 and columns[0].size <= MOST
+    count = _power_of_two(columns[0].size) if exact else FEWEST if _units(result) > MOST * FEWEST else MOST
+    moved = _pushed(result.loc, values, [each.place for each in columns], count, tracked).square().mean(0)
+    if exact or variance.ndim < 2:
+        return variance - moved  # type: ignore[no-any-return]
+    dims = list(range(1, variance.ndim))
+    whole = variance.sum(dims, keepdim=True)
+    share = 1 - moved.sum(dims, keepdim=True) / torch.where(whole > 0, whole, 1.0)
+    return variance * share.clamp(min=0.0)  # type: ignore[no-any-return]
+
+
+class _Columns(NamedTuple):
+    """The place of every unit in its block, and the size of the blocks."""
+
+    place: Tensor
+    size: int
+
+
+def _columns(call: Call, value: Any) -> _Columns:
+    """Return the blocks of units that an operation mixes: windows, dimensions, or else whole items."""
+    shape = value.shape
+    kernel = call.given("kernel_size")
+    if kernel is not None:
+        dims = call.operation.channels[0] + 1  # the positions follow the channels
+        sides = list(kernel) if isinstance(kernel, Sequence) else [kernel] * -dims
+        return _counted(shape, {len(shape) + dims + i: side for i, side in enumerate(sides)}, value.loc)
+    along = call.operation.dims(call) or range(len(shape) - len(call.given("normalized_shape", ())), len(shape))
+    return _counted(shape, {dim: shape[dim] for dim in along or range(min(1, len(shape) - 1), len(shape))}, value.loc)
+
+
+def _counted(shape: torch.Size, sides: dict[int, int], like: Tensor) -> _Columns:
+    """Return the places of units that are counted along some dimensions, from zero again after some steps."""
+    place, size = torch.zeros((), dtype=torch.long, device=like.device), 1
+    for dim, side in sides.items():
+        steps = torch.arange(shape[dim], device=like.device) % side
+        place = place * side + steps.reshape([-1 if each == dim else 1 for each in range(len(shape))])
+        size *= min(side, shape[dim])
+    return _Columns(place.expand(shape), size)
+
+
+def _units(result: Any) -> int:
+    return result.loc[0].numel() if result.ndim else 1
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << max(least - 1, 0).bit_length()
+
+
+def _pushed(loc: Tensor, values: Sequence[Any], places: Sequence[Tensor], count: int, tracked: bool) -> Tensor:
+    r"""Return $J\sqrt v\,\omega$ for a number of directions, by the derivative of $J^\top c$ by $c$."""
     with torch.enable_grad():
-        cotangent = torch.zeros_like(result.loc, requires_grad=True)
+        cotangent = torch.zeros_like(loc, requires_grad=True)
         pulled = torch.autograd.grad(
-            result.loc,
-            [value.loc for value in values],
-            cotangent,
-            create_graph=True,
-            retain_graph=True,
-            allow_unused=True,
+            loc, [value.loc for value in values], cotangent, create_graph=True, retain_graph=True, allow_unused=True
         )
-    pairs = [(g, value) for g, value in zip(pulled, values, strict=True) if g is not None and g.requires_grad]
-    moved = 0.0
-    for _ in range(DIRECTIONS):
-        along = [value.stddev.detach() * _signs(value.loc, generator) for _, value in pairs]
-        (pushed,) = torch.autograd.grad([g for g, _ in pairs], cotangent, along, retain_graph=True)
-        moved = moved + pushed * pushed
-    variance = result.variance.detach()
-    moved = moved / DIRECTIONS
-    dims = _pooled(variance)
-    share = 1 - moved.sum(dims, keepdim=True) / variance.sum(dims, keepdim=True).clamp(
-        min=torch.finfo(variance.dtype).tiny
+    found: list[Any] = [each for each in zip(pulled, values, places, strict=True) if _is_tracked(each[0])]
+    along = [value.stddev * _signs(place, count, seed, value.loc) for seed, (_, value, place) in enumerate(found)]
+    pull = functools.partial(
+        torch.autograd.grad, [g for g, *_ in found], cotangent, retain_graph=True, create_graph=tracked
     )
-    return result.variance * share.clamp(min=0.0)
+    try:
+        return pull(along, is_grads_batched=True)[0]
+    except RuntimeError:  # a derivative that `vmap` does not know
+        return torch.stack([pull(each)[0] for each in zip(*along, strict=True)])
 
 
-def _pooled(x: Tensor) -> list[int]:
-    """Return the dimensions that an estimate is pooled over: all but items and channels."""
-    if x.ndim <= 2:
-        return [x.ndim - 1] if x.ndim else []
-    channel = 1 if x.ndim == 4 else x.ndim - 1
-    return [dim for dim in range(1, x.ndim) if dim != channel]
+def _is_tracked(x: Tensor | None) -> bool:
+    return x is not None and x.requires_grad
 
 
-def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
-    signs = torch.randint(0, 2, like.shape, generator=generator, device=like.device)
-    return signs.to(like.dtype) * 2 - 1
+def _signs(place: Tensor, count: int, seed: int, like: Tensor) -> Tensor:
+    """Return signs of shape (count, *shape): random ones times the rows of a Hadamard matrix."""
+    generator = torch.Generator(like.device).manual_seed(seed)
+    signs = torch.randint(0, 2, like.shape, generator=generator, device=like.device).to(like.dtype) * 2 - 1
+    return signs * _hadamard(count, like)[:, place % count]
 
 
-def _pulled(loc: Tensor, sources: Sequence[Tensor], cotangent: Tensor, tracked: bool) -> Sequence[Tensor]:
-    grads = torch.autograd.grad(loc, sources, cotangent, retain_graph=True, create_graph=tracked, allow_unused=True)
-    return [torch.zeros_like(x) if g is None else g for g, x in zip(grads, sources, strict=True)]
+def _hadamard(size: int, like: Tensor) -> Tensor:
+    matrix = like.new_ones(1, 1)
+    while len(matrix) < size:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return matrix

@@ -38,6 +38,44 @@ class Watcher:
         """End a forward pass that has met no error."""
 
 
+class Chain(Watcher):
+    """Several watchers: each is shown what the one before it gave."""
+
+    def __init__(self, *watchers: Watcher) -> None:
+        self.watchers = watchers
+        self.enters_composites = any(watcher.enters_composites for watcher in watchers)
+        self.needs_graph = any(watcher.needs_graph for watcher in watchers)
+
+    @contextlib.contextmanager
+    def on(self, replica: Replica) -> Iterator[None]:
+        """Look into the replica that a pass runs on."""
+        with contextlib.ExitStack() as stack:
+            for watcher in self.watchers:
+                stack.enter_context(watcher.on(replica))
+            yield
+
+    def start(self, inputs: Sequence[Any]) -> None:
+        """Begin a forward pass with these arguments."""
+        for watcher in self.watchers:
+            watcher.start(inputs)
+
+    def enter(self, inputs: Sequence[Any], given: Sequence[Any]) -> None:
+        """See what the model is given for these arguments."""
+        for watcher in self.watchers:
+            watcher.enter(inputs, given)
+
+    def after(self, call: Call, result: Any) -> Any:
+        """Return what becomes of the fresh result of an operation."""
+        for watcher in self.watchers:
+            result = watcher.after(call, result)
+        return result
+
+    def finish(self) -> None:
+        """End a forward pass that has met no error."""
+        for watcher in self.watchers:
+            watcher.finish()
+
+
 class Context(TorchFunctionMode):
     """A mode that sees every torch operation while it is entered, and what the dispatcher asks of it."""
 

@@ -163,7 +163,9 @@ def _without_rule(
         context = context or current()
         if context is not None and context.fallback is not None:
             with bare():  # it works on plain tensors, and may draw random numbers
-                return context.fallback(on, function, args, kwargs)
+                result = context.fallback(on, function, args, kwargs)
+            followed = context.watcher is not None and context.watcher.needs_graph
+            return context.watcher.after(call, result) if followed else result  # type: ignore[union-attr]
     result = on.without_rule(function, args, kwargs)
     watcher = None if context is None else context.watcher
     return result if watcher is None else watcher.after(call, result)
@@ -175,7 +177,8 @@ def _run(call: Call, found: tuple[Callable[..., Any], bool], context: Context | 
         return _applied(call, found)
     watcher = context.watcher
     if watcher.enters_composites and call.kind is Kind.COMPOSITE:
-        return _applied(call, found)
+        with context:  # the operations inside are seen
+            return _applied(call, found)
     context.watcher = None
     try:
         if watcher.needs_graph and not torch.is_grad_enabled():

@@ -239,6 +239,7 @@ class Noise(Operation):
     """Draws something. On a plain tensor it makes a random value, if it `acts`."""
 
     by_sharing: Callable[[Call], Sequence[int]] | None = None
+    drops_to: float = 0.0  # what a unit becomes that a shared draw drops
 
     def acts(self, call: Call) -> bool:
         """Return whether anything is drawn: always, but for such as dropout, which does nothing in evaluation mode."""

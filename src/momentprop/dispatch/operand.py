@@ -29,6 +29,7 @@ class Operand:
     requires_grad: Any = False
     origin: ClassVar[Any] = None  # set on an elementwise function of another value: see `values.origin`
     elements: ClassVar[Any] = None  # set on what was moved, and on what it was moved from: see `dispatch.elements`
+    aside: Any = None  # what a value knows beside its tensors
 
     def each(self, function: Callable[[Tensor], Any]) -> Any:
         """Apply a function that moves or converts elements to every component."""

@@ -23,14 +23,24 @@ tree_unflatten = _trees.tree_unflatten
 
 
 def register(kind: type[Any], components: Sequence[str], build: Callable[..., Any]) -> None:
-    """Register a type of value as a pytree of its components; `build` makes a value of them."""
+    """Register a type of value as a pytree of its components; `build` makes a value of them.
+
+    What a value knows beside its tensors, `aside`, is the context of the node.
+    """
+
+    def built(parts: Any, aside: Any) -> Any:
+        value = build(*parts)
+        if aside is not None:
+            value.aside = aside
+        return value
+
     _trees.register_pytree_node(
         kind,
-        lambda value: ([getattr(value, name) for name in components], None),
-        lambda parts, _: build(*parts),
+        lambda value: ([getattr(value, name) for name in components], getattr(value, "aside", None)),
+        built,
         flatten_with_keys_fn=lambda value: (
             [(_trees.GetAttrKey(name), getattr(value, name)) for name in components],
-            None,
+            getattr(value, "aside", None),
         ),
         serialized_type_name=f"momentprop.{kind.__qualname__}",
     )

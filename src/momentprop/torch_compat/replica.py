@@ -87,6 +87,20 @@ class Replica:
                 buffers = vars(new)["_buffers"]
                 buffers.update({name: tensor.clone() for name, tensor in buffers.items() if tensor is not None})
 
+    def detach_parameters(self) -> None:
+        """Give the modules parameters without gradients, with the same memory; a shared one remains one."""
+        made: dict[int, torch.Tensor] = {}
+
+        def detached(x: Any) -> Any:
+            return made.setdefault(id(x), x.detach()) if isinstance(x, nn.Parameter) and x.requires_grad else x
+
+        for _, new in self.pairs:
+            state = vars(new)
+            state["_parameters"].update({name: detached(x) for name, x in state["_parameters"].items()})
+            for name, value in state.items():  # such as the flat weights of a recurrent layer
+                if type(value) is list and any(isinstance(x, nn.Parameter) for x in value):
+                    state[name] = [detached(x) for x in value]
+
     def carry_back(self, keeps: Callable[[Any], bool]) -> None:
         """Assign to the old modules in training what the new ones assigned to themselves, where `keeps` allows it."""
         for old, new in self.pairs:

@@ -8,6 +8,7 @@ from momentprop.values.certain import Mean as Mean
 from momentprop.values.certain import Sample as Sample
 from momentprop.values.estimate import Estimate as Estimate
 from momentprop.values.independent import Independent as Independent
+from momentprop.values.joint import Joint as Joint
 from momentprop.values.normal import Fitted as Fitted
 from momentprop.values.normal import Logistic as Logistic
 from momentprop.values.normal import Normal as Normal

@@ -30,7 +30,8 @@ class Value(Operand):
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(cls, init=False, repr=False, eq=False)
-        cls.components = tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+        names = (field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+        cls.components = tuple(name for name in names if not isinstance(getattr(cls, name, None), property))
         pytrees.register(cls, cls.components, cls.of)
         torch.serialization.add_safe_globals([cls])
 

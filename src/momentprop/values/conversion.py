@@ -11,6 +11,7 @@ from momentprop.values.base import Value
 from momentprop.values.categorical import Categorical
 from momentprop.values.certain import Certain, Sample
 from momentprop.values.independent import Independent
+from momentprop.values.joint import Joint
 from momentprop.values.structures import mapped
 from momentprop.values.uncertain import Uncertain
 
@@ -29,10 +30,22 @@ def as_type(x: Any, wanted: type[Value]) -> Any:
         return wanted.certain(x.loc)
     if issubclass(wanted, Independent) and isinstance(x, Uncertain | Categorical):
         return wanted.of(x.loc, x.variance)
+    if issubclass(wanted, Joint) and isinstance(x, Certain | Uncertain):
+        return _as_joint(x, wanted)
     raise TypeError(
         f"a {type(x).__name__} cannot be converted to a {wanted.__name__} without a loss: give a {wanted.__name__}, or "
         "leave out `method` and `family`"
     )
+
+
+def _as_joint(x: Any, wanted: type[Joint]) -> Joint:
+    """Return a value of joint units; the noise of independent ones is each unit's own."""
+    if isinstance(x, Certain):
+        return wanted.certain(x.loc)
+    if isinstance(x, Joint):
+        return wanted.of(*x.parts, batch_dim=x.batch_dim, sources=x.sources)
+    nothing = x.loc.new_zeros(0, *x.shape)
+    return wanted.of(x.loc, x.variance, nothing, batch_dim=0 if x.ndim > 1 else None, sources=())
 
 
 def copied(x: Any) -> Any:

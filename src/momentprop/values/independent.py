@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
+from torch.distributions import LowRankMultivariateNormal, MultivariateNormal
 
 from momentprop.dispatch import Transform
 from momentprop.dispatch.elements import elements_of
@@ -113,7 +114,12 @@ class Independent(Uncertain):
 
     @classmethod
     def from_distribution(cls, distribution: torch.distributions.Distribution) -> Self:
-        """Return the value with the mean and variance of any distribution that has them."""
+        """Return the value with the mean and variance of any distribution of independent units that has them."""
+        if isinstance(distribution, MultivariateNormal | LowRankMultivariateNormal):
+            raise TypeError(
+                f"the units of a {type(distribution).__name__} depend on each other, which a {cls.__name__} cannot "
+                "hold: write `momentprop.Joint.from_distribution(distribution)`"
+            )
         return cls(distribution.mean, distribution.variance)
 
     @classmethod

@@ -105,7 +105,7 @@ def test_spellings_broadcasting_and_types():
     y, x = Normal(torch.rand(4, 1) + 0.1, 0.2), Normal(torch.rand(3) - 0.5, 0.1)
     wanted = torch.atan2(y, x)
     assert wanted.shape == (4, 3)
-    for found in (y.atan2(x), torch.arctan2(y, x), propagate(torch.atan2, y, x)):
+    for found in (y.atan2(x), torch.arctan2(y, x), propagate(torch.atan2, y, x, covariance=False)):
         assert torch.equal(found.loc, wanted.loc)
         assert torch.equal(found.variance, wanted.variance)
 

@@ -125,4 +125,4 @@ noise("dropout2d", on=Normal, acts=_acts, shared=_positions)(dropout)  # torch t
 noise("dropout3d", on=Normal, acts=_acts, shared=_last(3))(dropout)
 noise("feature_dropout", on=Normal, acts=_acts, shared=_positions)(dropout)
 noise("alpha_dropout", on=Normal, acts=_alpha_acts)(alpha_dropout)
-noise("feature_alpha_dropout", on=Normal, acts=_alpha_acts, shared=_positions)(alpha_dropout)
+noise("feature_alpha_dropout", on=Normal, acts=_alpha_acts, shared=_positions, drops_to=_ALPHA)(alpha_dropout)

@@ -135,7 +135,9 @@ def _noisy(images: Tensor, variance: float, generator: torch.Generator | None = 
 
 def _by_ap2(subject: LoadedNetwork, images: Tensor, calibration: Calibration | None) -> Prediction:
     variance = subject.case.variance
-    logits = momentprop.propagate(subject.model, images, input_variance=variance, calibration=calibration)
+    logits = momentprop.propagate(
+        subject.model, images, input_variance=variance, calibration=calibration, covariance=False
+    )
     return Prediction(class_posterior(logits).logits, logits)
 
 

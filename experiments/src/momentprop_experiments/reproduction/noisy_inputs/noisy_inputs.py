@@ -226,8 +226,10 @@ def _posteriors(
     draws = torch.stack([model(known.sample(generator=generator)) for _ in range(max(COUNTS))])
     return {
         "AP1": model(known.loc).log_softmax(-1),
-        "AP2": class_posterior(momentprop.propagate(model, known)).logits,
-        "calibrated AP2": class_posterior(momentprop.propagate(model, known, calibration=calibration)).logits,
+        "AP2": class_posterior(momentprop.propagate(model, known, covariance=False)).logits,
+        "calibrated AP2": class_posterior(
+            momentprop.propagate(model, known, calibration=calibration, covariance=False)
+        ).logits,
         **{f"Monte Carlo, {count}": mean_of_softmax(draws[:count]) for count in COUNTS},
     }
 

@@ -65,7 +65,7 @@ def measure(unit: nn.Module, fine: Tensor, coarse: Tensor, draws: int) -> Propag
     """Propagate inputs of variance 1 through a unit."""
 
     def moments(mean: Tensor, **options: Any) -> Any:
-        return momentprop.propagate(unit, mean, input_variance=1.0, **options)
+        return momentprop.propagate(unit, mean, input_variance=1.0, **options, covariance=False)
 
     drawn = moments(coarse, method="sample", samples=draws, seed=0)
     return Propagated(moments(fine), moments(fine, family="fitted"), moments(coarse), drawn, draws)

@@ -27,8 +27,8 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     """Compute the curves; `quick` changes nothing."""
     x = grid(RANGE, STEP)
     relu = F.relu(x)
-    normal = momentprop.propagate(F.relu, x, input_variance=1.0).loc
-    logistic = momentprop.propagate(F.relu, x, input_variance=1.0, family="logistic").loc
+    normal = momentprop.propagate(F.relu, x, input_variance=1.0, covariance=False).loc
+    logistic = momentprop.propagate(F.relu, x, input_variance=1.0, family="logistic", covariance=False).loc
     elu = F.elu(x - 1) + 1
     curves = {"relu": relu, "normal": normal, "logistic": logistic, "elu": elu}
     data = {

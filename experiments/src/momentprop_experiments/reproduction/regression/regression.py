@@ -122,8 +122,10 @@ def _figures(
     calibration = momentprop.calibrate(model, fitted_to, samples=effort.samples, seed=seed, **noise)
     told = {
         "AP1": _total(*model(noisy)),
-        "AP2": _total(*momentprop.propagate(model, noisy, **noise)),
-        "calibrated AP2": _total(*momentprop.propagate(model, noisy, calibration=calibration, **noise)),
+        "AP2": _total(*momentprop.propagate(model, noisy, **noise, covariance=False)),
+        "calibrated AP2": _total(
+            *momentprop.propagate(model, noisy, calibration=calibration, **noise, covariance=False)
+        ),
         **{f"Monte Carlo, {count}": _of_draws(draws[0][:count], draws[1][:count]) for count in effort.counts},
     }
     found = {(name, key): figure for name, each in told.items() for key, figure in scores(each, targets).items()}

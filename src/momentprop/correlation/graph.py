@@ -1,0 +1,59 @@
+"""What the autograd graph of a pass depends on, and how much memory it holds."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+from momentprop.correlation.births import Births
+from momentprop.dispatch import Call
+from momentprop.dispatch.context import Watcher
+from momentprop.values import Independent
+
+
+class TooLarge(Exception):  # noqa: N818 (nobody outside sees it)
+    """The graph of a pass holds more memory than it may."""
+
+
+class Counting(Watcher):
+    """Counts the memory of a graph: of mean and variance of every result, and of as much that a derivative takes."""
+
+    def __init__(self, bound: int | None) -> None:
+        self.bound = bound
+        self.bytes = 0
+
+    def after(self, call: Call, result: Any) -> Any:
+        """Count the memory of a result, and stop a pass that takes more than it may."""
+        for value in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(value, Independent):
+                self.bytes += 4 * value.loc.nbytes
+        if self.bound is not None and self.bytes > self.bound:
+            raise TooLarge
+        return result
+
+
+def depends_on(loc: Tensor, births: Births) -> bool:
+    """Return whether a tensor moves with anything that was born."""
+    born = {birth.edge.node for birth in births.found}
+    return any(node in born for node in _nodes([loc]))
+
+
+def has_foreign_leaves(means: Iterable[Tensor], births: Births) -> bool:
+    """Return whether means or births depend on a tensor that requires a gradient and is not one of our own."""
+    own = {birth.edge.node for birth in births.found}
+    noise = [x for birth in births.found for x in (birth.own, birth.shared, birth.factors) if x is not None]
+    return any(hasattr(node, "variable") and node not in own for node in _nodes([*means, *noise]))
+
+
+def _nodes(tensors: Iterable[Tensor]) -> Iterator[Any]:
+    """Yield the nodes of the graph behind some tensors, each of them once."""
+    waiting = [get_gradient_edge(tensor).node for tensor in tensors if tensor.requires_grad]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)

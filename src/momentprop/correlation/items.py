@@ -1,0 +1,109 @@
+"""Where the items of a batch lie in a tensor: at one dimension, or folded into one with others."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentprop.correlation.births import Birth
+
+
+class ItemsInteract(Exception):  # noqa: N818 (nobody outside sees it)
+    """The items of a batch have something in common, or lie where they cannot be told apart."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A way to see a tensor so that its items lie along a dimension of their own."""
+
+    shape: tuple[int, ...]  # with the items apart
+    axis: int  # of the items
+    axes: tuple[tuple[int, ...], ...]  # for every dimension of the tensor, what became of it
+
+    def split(self, x: Tensor) -> Tensor:
+        """Return a tensor (..., *shape) with its items apart."""
+        return x.reshape(*x.shape[: x.ndim - len(self.axes)], *self.shape)
+
+    def items_first(self, x: Tensor) -> Tensor:
+        """Return what `split` gave of a tensor (m, *shape) as (items, m, units of an item)."""
+        return x.movedim(self.axis + 1, 0).flatten(2)
+
+    def of(self, birth: Birth) -> Birth:
+        """Return a birth with its items apart: what units of several items share, each item has for itself."""
+        along = tuple(axis for dim in birth.along for axis in self.axes[dim])
+        tensors: dict[str, Any] = {}
+        for name in ("own", "shared"):
+            given = getattr(birth, name)
+            tensors[name] = None if given is None else self.split(given.expand(birth.shape))
+        factors = None if birth.factors is None else self.split(birth.factors)
+        return dataclasses.replace(birth, shape=torch.Size(self.shape), along=along, factors=factors, **tensors)
+
+
+def whole(shape: Sequence[int]) -> Place:
+    """Return the place of a single item."""
+    return Place((1, *shape), 0, tuple((dim + 1,) for dim in range(len(shape))))
+
+
+def places(shape: Sequence[int], items: int) -> Iterator[Place]:
+    """Yield the ways in which a number of items can lie in a shape, those that are a dimension of their own first."""
+    apart = [dim for dim, size in enumerate(shape) if size == items]
+    for dim in apart:
+        yield _at(shape, dim, 1, items)
+    for dim, size in enumerate(shape):
+        for before in range(1, size // items + 1) if size % items == 0 and size > items else ():
+            if size // items % before == 0:
+                yield _at(shape, dim, before, items)
+
+
+def _at(shape: Sequence[int], dim: int, before: int, items: int) -> Place:
+    split = (*shape[:dim], before, items, shape[dim] // (before * items), *shape[dim + 1 :])
+    axes = [(d,) if d < dim else (d + 2,) for d in range(len(shape))]
+    return Place(split, dim + 1, (*axes[:dim], (dim, dim + 2), *axes[dim + 1 :]))  # type: ignore[arg-type]
+
+
+class Weighing:
+    r"""Finds the place of the items in tensors of derivatives, by a pass in which each item has another weight.
+
+    The derivative $t$ of $\sum_b w_b \sum_c a_c y_{bc}$ must be $w_b \sum_c a_c g_c$ at the units of item $b$, with the
+    derivatives $g_c$ of $\sum_b y_{bc}$ that are there already. Otherwise the items interact.
+    """
+
+    def __init__(self, outputs: Tensor) -> None:
+        items, units = outputs.shape
+        generator = torch.Generator().manual_seed(0)
+        dtype = torch.promote_types(outputs.dtype, torch.float32)
+        self.items = (0.5 + torch.rand(items, generator=generator)).to(outputs.device, dtype)
+        signs = torch.randint(0, 2, (units,), generator=generator) * 2 - 1
+        self.units = (signs * (0.5 + torch.rand(units, generator=generator))).to(outputs.device, dtype)
+        self.tolerance = 8 * math.sqrt(torch.finfo(outputs.dtype).eps)
+
+    def cotangent(self, outputs: Tensor) -> Tensor:
+        """Return the weights of all outputs."""
+        return (self.items.unsqueeze(1) * self.units).to(outputs.dtype)
+
+    def places(self, found: Sequence[tuple[Tensor, Tensor]]) -> list[Place]:
+        """Return the place of the items in every pair of derivatives $g$ (units, *shape) and $t$."""
+        first = [next(places(weighed.shape, len(self.items)), None) for _, weighed in found]
+        fits = [self._error(place, *pair) for place, pair in zip(first, found, strict=True)]
+        known = torch.stack(fits).tolist() if fits else []  # one look at the device for all of them
+        chosen = zip(first, known, found, strict=True)
+        return [place if place is not None and fit else self._searched(*pair) for place, fit, pair in chosen]
+
+    def _searched(self, rows: Tensor, weighed: Tensor) -> Place:
+        for place in places(weighed.shape, len(self.items)):
+            if bool(self._error(place, rows, weighed)):
+                return place
+        raise ItemsInteract
+
+    def _error(self, place: Place | None, rows: Tensor, weighed: Tensor) -> Tensor:
+        """Return whether derivatives fit to a place."""
+        if place is None:
+            return torch.tensor(False, device=weighed.device)
+        weights = self.items.reshape(-1, *(1 for _ in place.shape[place.axis + 1 :]))
+        rows = rows.detach().to(self.units.dtype)
+        wanted = weights * place.split(torch.tensordot(self.units, rows, 1))
+        size = weights * place.split(torch.tensordot(self.units.abs(), rows.abs(), 1))
+        return (place.split(weighed.detach()) - wanted).norm() <= self.tolerance * size.norm()

@@ -1,0 +1,94 @@
+"""The checks of what a `Joint` is made of: its own noise, factors, and covariance matrices."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentprop.values.base import Value, as_tensor, may_look_at
+
+
+def items_along(loc: Tensor, batch_dim: Any) -> int | None:
+    """Return the dimension of the items: by default the first one, and none of a vector or a number."""
+    if batch_dim == "auto":
+        return 0 if loc.ndim > 1 else None
+    if batch_dim is None:
+        return None
+    if not -loc.ndim <= batch_dim < loc.ndim:
+        raise ValueError(f"batch_dim is {batch_dim}, but loc has the shape {tuple(loc.shape)}")
+    return int(batch_dim % loc.ndim)
+
+
+def as_own(loc: Tensor, given: Any, validate_args: bool | None) -> Tensor:
+    """Return the variance of each unit's own noise in the shape of `loc`."""
+    own = given if isinstance(given, Tensor) else torch.full_like(loc, given)
+    _require_alike(loc, own, "own")
+    try:
+        own = own.expand_as(loc).clone() if own.shape != loc.shape else own
+    except RuntimeError:
+        raise ValueError(
+            f"own of shape {tuple(own.shape)} does not broadcast to loc of shape {tuple(loc.shape)}"
+        ) from None
+    if may_look_at(loc, validate_args):
+        _require_finite(loc, "loc")
+        _require_finite(own, "own")
+        if bool((own < 0).any()):
+            raise ValueError("own is a variance and must be non-negative, but has negative elements")
+    return own
+
+
+def as_factors(loc: Tensor, given: Tensor | None, validate_args: bool | None) -> Tensor:
+    """Return the factors, of the shape (K, *loc.shape)."""
+    if given is None:
+        return loc.new_zeros(0, *loc.shape)
+    factors = as_tensor(given, "factors")
+    _require_alike(loc, factors, "factors")
+    if factors.shape[1:] != loc.shape or factors.ndim != loc.ndim + 1:
+        shape = ", ".join(["K", *map(str, loc.shape)])
+        raise ValueError(f"factors have the shape ({shape}), but these have {tuple(factors.shape)}")
+    if may_look_at(factors, validate_args):
+        _require_finite(factors, "factors")
+    return factors
+
+
+def as_matrices(loc: Tensor, given: Tensor, batch_dim: int | None) -> Tensor:
+    """Return covariance matrices in the shape (B, n, n), one for each item."""
+    covariance = as_tensor(given, "covariance")
+    _require_alike(loc, covariance, "covariance")
+    items = 1 if batch_dim is None else loc.shape[batch_dim]
+    units = torch.Size([size for dim, size in enumerate(loc.shape) if dim != batch_dim]).numel()
+    if covariance.shape not in ((units, units), (items, units, units)):
+        wanted = f"({units}, {units})" + ("" if batch_dim is None else f" or ({items}, {units}, {units})")
+        raise ValueError(
+            f"the covariance of {units} units an item has the shape {wanted}, but this has {tuple(covariance.shape)}"
+        )
+    return covariance.expand(items, units, units)
+
+
+def require_covariance(matrices: Tensor) -> None:
+    """Refuse matrices that are not symmetric, or have a negative eigenvalue beyond rounding."""
+    _require_finite(matrices, "covariance")
+    if not matrices.numel():
+        return
+    wide = matrices.to(torch.promote_types(matrices.dtype, torch.float32))
+    size = wide.abs().amax((-2, -1))
+    slack = 100 * torch.finfo(matrices.dtype).eps * matrices.shape[-1] * size
+    if bool(((wide - wide.mT).abs().amax((-2, -1)) > slack).any()):
+        raise ValueError("a covariance is symmetric, but this is not: write `(c + c.mT) / 2` if only rounding is")
+    lowest = torch.linalg.eigvalsh(wide)[..., 0]
+    if bool((lowest < -slack).any()):
+        raise ValueError(f"a covariance has no negative eigenvalue, but this has {float(lowest.min()):.3g}")
+
+
+def _require_alike(loc: Tensor, given: Any, name: str) -> None:
+    if isinstance(given, Value):
+        raise TypeError(f"{name} must be a tensor or a number, but is a {type(given).__name__}")
+    if given.dtype != loc.dtype:
+        raise TypeError(f"loc is {loc.dtype} but {name} is {given.dtype}: write `{name}.to(loc.dtype)`")
+    if given.device != loc.device:
+        raise ValueError(f"loc is on {loc.device} but {name} on {given.device}: write `{name}.to(loc.device)`")
+
+
+def _require_finite(tensor: Tensor, name: str) -> None:
+    if not bool(torch.isfinite(tensor).all()):
+        raise ValueError(f"{name} must be finite, but has NaN or infinite elements")

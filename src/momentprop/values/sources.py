@@ -1,0 +1,115 @@
+"""Which sources of noise the factors of a value stand for, so that two values know what they share.
+
+A source is one standard normal variable. It belongs to an *event*, such as the making of an input, and to one item of
+that event. The items of a batch have sources of their own: each factor of a value stands for one source in every item.
+"""
+
+import uuid
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from momentprop.torch_compat.dynamo import constant
+
+LARGEST = 2**28
+"""The most elements that factors may have once the sources of all items are spread out."""
+
+
+class Segment(NamedTuple):
+    """Some factors that follow each other, and their sources.
+
+    `items` names for every item of the value the item of the event that its sources belong to, -1 for none.
+    """
+
+    event: str
+    items: tuple[int, ...]
+    number: int
+
+
+Sources = tuple[Segment, ...]
+
+
+def new_event(count: int, items: int) -> Sources:
+    """Return the sources of something new and independent: `count` for each of some items."""
+    return (Segment(_name(), tuple(range(items)), count),) if count else ()
+
+
+@constant
+def _name() -> str:
+    return uuid.uuid4().hex
+
+
+def along(factors: Tensor, batch_dim: int | None) -> Tensor:
+    """Return factors with the items first, then the sources, then the units of an item: (B, K, n)."""
+    if batch_dim is None:
+        return factors.flatten(1).unsqueeze(0)
+    return factors.movedim(batch_dim + 1, 0).flatten(2)
+
+
+def spread(factors: Tensor, batch_dim: int | None, sources: Sources) -> tuple[Tensor, Sources]:
+    """Return the factors with one set of sources for each item, as those of a value that is one item."""
+    if batch_dim is None:
+        return factors, sources
+    shape = [1] * (factors.ndim - 1)
+    shape[batch_dim] = -1
+    found, segments, start = [factors[:0]], [], 0
+    total = sum(segment.number * len(set(segment.items)) for segment in sources)
+    if total * factors[:1].numel() > LARGEST:
+        raise MemoryError(
+            f"an operation relates the items of a Joint along dimension {batch_dim}, which takes {total} factors of "
+            f"{factors[:1].numel()} elements: take fewer items, or give `batch_dim` the dimension of the items"
+        )
+    for event, items, count in sources:
+        part, start = factors[start : start + count], start + count
+        for item in sorted(set(items) - {-1}):
+            of_item = torch.tensor([each == item for each in items], dtype=factors.dtype, device=factors.device)
+            found.append(part * of_item.reshape(shape))
+            segments.append(Segment(event, (item,), count))
+    return torch.cat(found), tuple(segments)
+
+
+def aligned(values: Sequence[Any]) -> tuple[list[Tensor], list[int | None], Sources]:
+    """Return factors of several values by the same sources, the dimensions of their items, and these sources.
+
+    What two values share stands in one place, and what only one has is zero in the others. Where the items of the
+    values do not correspond, the sources of all items are spread out.
+    """
+    if len(values) == 1 or all(value.sources == values[0].sources for value in values):
+        dims = {value.batch_dim is None for value in values if value.sources}
+        if len(dims) < 2:
+            return [value.factors for value in values], [value.batch_dim for value in values], values[0].sources
+    parts = [(value.factors, value.batch_dim, value.sources) for value in values]
+    if not _correspond(values):
+        parts = [(*spread(*part)[:1], None, spread(*part)[1]) for part in parts]
+    sources: list[Segment] = []
+    for _, _, own in parts:
+        sources += [segment for segment in own if segment not in sources]
+    return [_at(factors, own, sources) for factors, _, own in parts], [dim for _, dim, _ in parts], tuple(sources)
+
+
+def _at(factors: Tensor, own: Sources, sources: Sequence[Segment]) -> Tensor:
+    """Return factors in the order of some sources, with zeros where a value has none."""
+    places, start = {}, 0
+    for segment in own:
+        places[segment] = factors[start : start + segment.number]
+        start += segment.number
+    found = [places.get(each, factors.new_zeros(each.number, *factors.shape[1:])) for each in sources]
+    return torch.cat(found) if found else factors
+
+
+def _correspond(values: Sequence[Any]) -> bool:
+    """Return whether the items of some values stand at the same places, or have no source in common."""
+    random = [value for value in values if value.sources]
+    if len({value.batch_dim is None for value in random}) > 1:
+        return False
+    if len({len(segment.items) for value in random for segment in value.sources}) > 1:
+        return False
+    segments = {segment for value in random for segment in value.sources}
+    met: dict[str, list[set[int]]] = {}
+    for event, items, _ in {(segment.event, segment.items, 0) for segment in segments}:
+        if any(not others.isdisjoint(items) for others in met.get(event, ())) and len(items) > 1:
+            return False
+        met.setdefault(event, []).append(set(items) - {-1})
+    return True

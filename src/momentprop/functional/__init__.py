@@ -7,6 +7,7 @@ from momentprop.functional.noise import add_noise as add_noise
 from momentprop.functional.noise import multiply_noise as multiply_noise
 from momentprop.functional.noise import stochastic_depth as stochastic_depth
 from momentprop.functional.posterior import class_posterior as class_posterior
+from momentprop.functional.posterior import joint_posterior as joint_posterior
 from momentprop.functional.posterior import linear_posterior as linear_posterior
 from momentprop.functional.stochastic_units import binary_step as binary_step
 from momentprop.functional.stochastic_units import gumbel_argmax as gumbel_argmax

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop.dispatch import operation
+from momentprop.kernels import joint_posterior as kernel
 from momentprop.values import Categorical
 
 PosteriorMethod = Literal["race", "fast", "normal", "logistic", "simplified", "centred"]
@@ -48,3 +49,19 @@ def linear_posterior(
     tensor([0.6015, 0.3985])
     """
     return Categorical.of(torch.log_softmax(F.linear(input, weight, bias), -1))
+
+
+def joint_posterior(loc: Tensor, covariance: Tensor, points: int | None = None) -> Categorical:
+    r"""The class posterior $q(y) = E\,\mathrm{softmax}(X)_y$ of jointly normal logits, with the classes last.
+
+    `loc` has the shape `(..., classes)` and `covariance` the shape `(..., classes, classes)`; it may be singular. The
+    expectation is an average over fixed points, so nothing is drawn. Its error is at most 1e-5 in KL divergence for up
+    to 10 classes and deviations up to 10, and for more classes as `kernels.joint_posterior` says. First derivatives by
+    both arguments work in every mode; `-joint_posterior(...).logits[..., y]` is the cross-entropy of a class.
+
+    >>> import torch, momentprop
+    >>> loc, covariance = torch.tensor([1.0, 0.0]), torch.tensor([[4.0, 4.0], [4.0, 4.0]])
+    >>> momentprop.functional.joint_posterior(loc, covariance).loc  # the difference is certain
+    tensor([0.7311, 0.2689])
+    """
+    return Categorical.of(kernel.log_posterior(loc, covariance, points))

@@ -153,7 +153,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        _refuse_forward_over_forward()
+        refuse_forward_over_forward()
         saved = ctx.saved_tensors
         inputs, partials = saved[: ctx.arity], saved[ctx.arity :]
         along = tuple(
@@ -228,7 +228,8 @@ def _plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return a + b
 
 
-def _refuse_forward_over_forward() -> None:
+def refuse_forward_over_forward() -> None:
+    """Raise an error inside nested forward-mode derivatives."""
     if forward_levels() > 1:
         raise NotImplementedError(
             "forward-mode over forward-mode derivatives of a custom function are wrong in torch; "

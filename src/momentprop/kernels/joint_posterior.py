@@ -1,0 +1,227 @@
+r"""The class posterior $q_y = E\,\mathrm{softmax}(X)_y$ of jointly normal logits $X \sim N(\mu, \Sigma)$.
+
+The expectation is an average over fixed points, $q \approx \frac1N\sum_i p_i$ with $p_i = \mathrm{softmax}(\mu +
+R\,u_i)$. The $u_i$ are a Sobol' sequence, mapped to the normal distribution, in pairs of opposite sign. The root
+$R R^\top = \Sigma$, up to a shift that all logits share and the softmax ignores, has the directions first that matter
+most: those of the principal axes of $\Sigma$ in the metric $\mathrm{diag}(w) - w w^\top$ of a rough posterior $w$.
+
+No root is differentiated. By the theorems of Bonnet and Price, for a direction $(m, S)$ of $\mu$ and $\Sigma$,
+$$\dot q = E\big[p \circ (h - S p - p^\top(h - S p))\big], \qquad h = m + \tfrac12\mathrm{diag}\,S,$$
+which is finite for every covariance, also for a singular one.
+"""
+
+import functools
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+from momentprop.distributions import LOGISTIC_VARIANCE
+from momentprop.kernels.fuse import refuse_forward_over_forward
+from momentprop.torch_compat.export import scripting
+from momentprop.torch_compat.functorch import is_wrapped
+
+FEW, MANY = 1 << 12, 1 << 17
+"""The points for logits that vary little, and for those that vary much."""
+_MUCH = 0.5  # the variance of a logit, relative to the average one, from which on it takes many points
+_EVENLY = 0.1  # the fraction of the rough posterior shared equally
+_TOGETHER = 1 << 21  # numbers processed at a time
+
+
+def posterior(loc: Tensor, covariance: Tensor, points: int | None = None) -> Tensor:
+    r"""The probabilities $q_y = E\,\mathrm{softmax}(X)_y$ over the last dimension; see `log_posterior`."""
+    return log_posterior(loc, covariance, points).exp()
+
+
+def log_posterior(loc: Tensor, covariance: Tensor, points: int | None = None) -> Tensor:
+    r"""$\log q_y$ for means of shape `(..., classes)` and covariances of shape `(..., classes, classes)`.
+
+    The result is deterministic, exactly `log_softmax` where the covariance is zero, and has first derivatives in
+    reverse and forward mode; second derivatives are refused. A mean of $-\infty$ excludes a class.
+
+    Measured error in KL divergence, by the number of classes and the standard deviation of the logits, at worst over
+    diagonal, full and singular covariances, correlations of 0.99 and ties: 4e-6 up to 10 classes and a deviation of 10;
+    6e-6 for 30 classes up to 3, and 6e-5 at 10; 5e-6 for 128 classes up to 1, 7e-5 at 3, and 4e-4 at 10.
+
+    `points` is rounded up to a power of two. By default it is 4096, and 131072 for items whose logits vary with a
+    standard deviation of about 0.7 or more, wherever data can be looked at: not under `torch.compile` and the
+    transforms of `torch.func`, which take 4096 for all.
+    """
+    if covariance.shape[-2:] != (loc.shape[-1],) * 2:
+        raise ValueError(
+            f"the covariance of {loc.shape[-1]} logits must have the shape (..., {loc.shape[-1]}, {loc.shape[-1]}), "
+            f"but it has {tuple(covariance.shape)}"
+        )
+    batch = torch.broadcast_shapes(loc.shape[:-1], covariance.shape[:-2])
+    loc, covariance = loc.expand(*batch, -1), covariance.expand(*batch, -1, -1)
+    if loc.dtype in (torch.float16, torch.bfloat16):
+        return log_posterior(loc.float(), covariance.float(), points).to(loc.dtype)
+    if loc.shape[-1] == 1:
+        return torch.log_softmax(loc, -1)  # nobody to lose against
+    root, spread = _root(loc.detach(), covariance.detach())
+    if points is not None or not _can_look(loc, covariance):
+        return _averaged(loc, covariance, root, points or FEW)
+    wide = spread > _MUCH
+    if not wide.any():
+        return _averaged(loc, covariance, root, FEW)
+    if wide.all():
+        return _averaged(loc, covariance, root, MANY)
+    narrow = _averaged(loc[~wide], covariance[~wide], root[~wide], FEW)
+    found = _averaged(loc[wide], covariance[wide], root[wide], MANY)
+    return narrow.new_zeros(loc.shape).index_put((~wide,), narrow).index_put((wide,), found)
+
+
+def _can_look(*tensors: Tensor) -> bool:
+    return not (torch.compiler.is_compiling() or scripting() or any(is_wrapped(tensor) for tensor in tensors))
+
+
+def _root(loc: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """The root with its most important columns first, and the average variance relative to the average logit."""
+    classes = loc.shape[-1]
+    finite = covariance.isfinite().all(-1).all(-1)[..., None, None]  # LAPACK raises errors for others
+    covariance = torch.where(finite, covariance, 0.0)
+    even = torch.full_like(loc, 1 / classes)
+    variance = _relative(covariance, even).diagonal(dim1=-2, dim2=-1).clamp(min=0.0)  # negative only by rounding
+    rough = torch.softmax(loc * torch.rsqrt(variance / LOGISTIC_VARIANCE + 1), -1).nan_to_num(0.0)
+    weight = (1 - _EVENLY) * rough + _EVENLY * even
+    scale = weight.sqrt().unsqueeze(-1)
+    values, axes = torch.linalg.eigh(scale * _relative(covariance, weight) * scale.mT)
+    values = values.clamp(min=0.0)  # negative only by rounding
+    # the smallest value belongs to the shift that all logits share
+    root = (axes * values.sqrt().unsqueeze(-2) / scale).flip(-1)[..., :-1]
+    return torch.where(finite, root, torch.nan), values.sum(-1)
+
+
+def _relative(covariance: Tensor, weight: Tensor) -> Tensor:
+    """The covariance of the logits less their weighted average."""
+    with_average = covariance @ weight.unsqueeze(-1)
+    return covariance - with_average - with_average.mT + weight.unsqueeze(-2) @ with_average
+
+
+def _averaged(loc: Tensor, covariance: Tensor, root: Tensor, points: int) -> Tensor:
+    u = _points(1 << (points - 1).bit_length(), loc.shape[-1] - 1, loc.dtype, loc.device)
+    average = _Average if torch.compiler.is_compiling() else _AverageInAllModes
+    return average.apply(loc, covariance, root, u)  # type: ignore[no-untyped-call, no-any-return]
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _points(count: int, dims: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Points of the standard normal distribution, the same at every call; do not write to them."""
+    return _made(count, dims, dtype, device)
+
+
+@functools.lru_cache(maxsize=8)
+def _made(count: int, dims: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def make() -> Tensor:
+        engine = torch.quasirandom.SobolEngine(dims, scramble=True, seed=5)  # its generator is its own
+        uniform = engine.draw(max(1, count // 2), dtype=torch.float64).clamp(1e-12, 1 - 1e-12)
+        half = math.sqrt(2) * torch.special.erfinv(2 * uniform - 1)
+        return torch.cat([half, -half]).to(device, dtype)
+
+    with ThreadPoolExecutor(1) as apart:  # transforms, modes and inference, which may be on here, are off in a thread
+        return apart.submit(make).result()
+
+
+class _Average(torch.autograd.Function):
+    """The logarithm of the average softmax; the covariance enters by its derivative only, the root by its value."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(loc: Tensor, covariance: Tensor, root: Tensor, u: Tensor) -> Tensor:
+        parts = [torch.logsumexp(_log_p(loc, root, some), -2) for some in _steps(loc, u)]
+        found = torch.log_softmax(torch.logsumexp(torch.stack(parts), 0), -1)
+        certain = (root == 0).all(-1).all(-1, keepdim=True)
+        return torch.where(certain, torch.log_softmax(loc, -1), found)
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs, output)
+        ctx.save_for_forward(*inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        loc, covariance, root, u, log_q = ctx.saved_tensors
+        by_loc, pairs = torch.zeros_like(loc), torch.zeros_like(covariance)
+        for some in _steps(loc, u):
+            log_p, share = _shares(loc, root, some, log_q, len(u))
+            pulled = share * grad.unsqueeze(-2)
+            p = log_p.exp()
+            pulled = pulled - p * pulled.sum(-1, keepdim=True)
+            by_loc = by_loc + pulled.sum(-2)
+            pairs = pairs + pulled.mT @ p
+        by_covariance = 0.5 * (torch.diag_embed(by_loc) - pairs - pairs.mT)
+        return *_once(by_loc, by_covariance, loc, covariance, grad), None, None
+
+
+class _AverageInAllModes(_Average):
+    """The same with forward-mode derivatives, which dynamo does not support."""
+
+    @staticmethod
+    def jvp(ctx: Any, along_loc: Tensor | None, along_covariance: Tensor | None, *_: Tensor | None) -> Tensor:
+        refuse_forward_over_forward()
+        loc, covariance, root, u, log_q = ctx.saved_tensors
+        m = torch.zeros_like(loc) if along_loc is None else along_loc
+        s = torch.zeros_like(covariance) if along_covariance is None else along_covariance
+        straight = m + 0.5 * s.diagonal(dim1=-2, dim2=-1)
+        symmetric = 0.5 * (s + s.mT)
+        pushed = torch.zeros_like(loc)
+        for some in _steps(loc, u):
+            log_p, share = _shares(loc, root, some, log_q, len(u))
+            p = log_p.exp()
+            bent = p @ symmetric
+            common = ((straight.unsqueeze(-2) - bent) * p).sum(-1, keepdim=True)
+            pushed = pushed + (share * (straight.unsqueeze(-2) - bent - common)).sum(-2)
+        return _once(pushed, pushed, loc, covariance, m, s)[0]
+
+
+def _steps(loc: Tensor, u: Tensor) -> list[Tensor]:
+    """The points, as many at a time as fit."""
+    return list(u.split(max(1, _TOGETHER // max(1, loc.numel()))))
+
+
+def _log_p(loc: Tensor, root: Tensor, u: Tensor) -> Tensor:
+    return torch.log_softmax(loc.unsqueeze(-2) + u @ root.mT, -1)  # shape: (..., points, classes)
+
+
+def _shares(loc: Tensor, root: Tensor, u: Tensor, log_q: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    r"""$\log p_i$, and $p_i/(Nq)$, which does not overflow where $q$ underflows."""
+    log_p = _log_p(loc, root, u)
+    log_q = torch.where(log_q == -torch.inf, 0.0, log_q).unsqueeze(-2)
+    return log_p, torch.exp(log_p - log_q) / count
+
+
+def _once(first: Tensor, second: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Two derivatives by the inputs, which must not be differentiated again: the root would be taken as constant."""
+    if torch.compiler.is_compiling():
+        return first, second  # compiled code refuses second derivatives by itself
+    return _Once.apply(first, second, *inputs)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class _Once(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(first: Tensor, second: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        return first.clone(), second.clone()
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        raise NotImplementedError(_REFUSAL)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError(_REFUSAL)
+
+
+_REFUSAL = (
+    "the class posterior of correlated logits has first derivatives only; for second ones average "
+    "`torch.softmax` over draws of the logits"
+)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentprop.correlation.bending import bent
 from momentprop.correlation.births import Birth, Births
 from momentprop.correlation.gates import Gates
 from momentprop.correlation.items import Place, Weighing, whole
@@ -44,10 +45,12 @@ def followed(births: Births, gates: Gates, outputs: Tensor, inputs: int = 0) -> 
             places = [whole(birth.shape) for birth, _ in found]
     total = outputs.new_zeros(items, units, units, dtype=dtype)
     moved = {}
-    for (birth, row), place in zip(found, places, strict=True):
-        total = total + _added(place.of(birth), place, place.split(row).to(dtype))
-        if any(birth is each for each in births.found[:inputs]):
-            moved[birth.edge] = _cross(place.of(birth), place, place.split(row).to(dtype)).to(outputs.dtype)
+    apart = [(place.of(birth), place, place.split(row).to(dtype)) for (birth, row), place in zip(found, places, strict=True)]
+    for (birth, _), each in zip(found, apart, strict=True):
+        total = total + _added(*each)
+        if any(birth is one for one in births.found[:inputs]):
+            moved[birth.edge] = _cross(*each).to(outputs.dtype)
+    total = bent(total, apart)
     crosses = [moved.get(birth.edge, _nothing(outputs, birth)) for birth in births.found[:inputs]]
     return Followed(total.to(outputs.dtype), crosses)
 

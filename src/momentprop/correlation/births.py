@@ -26,6 +26,7 @@ class Birth:
     shared: Tensor | None = None
     sums_to_zero: bool = False
     factors: Tensor | None = None  # of shape (K, *shape): sources that an input brings along, for each item its own
+    rests: Tensor | None = None  # of shape (K, *shape): draws of the noise, by probes, where units may have it in common
 
     def terms(self, slopes: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
         r"""Yield what the noise adds to the covariance of outputs, from the slopes (outputs, *shape) by the units.

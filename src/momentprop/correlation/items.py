@@ -38,8 +38,10 @@ class Place:
         for name in ("own", "shared"):
             given = getattr(birth, name)
             tensors[name] = None if given is None else self.split(given.expand(birth.shape))
-        factors = None if birth.factors is None else self.split(birth.factors)
-        return dataclasses.replace(birth, shape=torch.Size(self.shape), along=along, factors=factors, **tensors)
+        for name in ("factors", "rests"):
+            given = getattr(birth, name)
+            tensors[name] = None if given is None else self.split(given)
+        return dataclasses.replace(birth, shape=torch.Size(self.shape), along=along, **tensors)
 
 
 def whole(shape: Sequence[int]) -> Place:

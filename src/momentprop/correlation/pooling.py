@@ -37,11 +37,22 @@ def ratio(variance: Tensor, probes: Tensor, item: int | None, channels: Sequence
     if kept:
         many = torch.Size([variance.shape[dim] for dim in positions]).numel()
         shape = _shape_of(by_probe, within).clamp(freedom, freedom * max(many, 1))
-        found = found * _shrunk(total, expected, found if not positions else found.amax(positions, True), shape, within, within)
+        so_far = found.amax(positions, keepdim=True) if positions else found
+        found = found * _shrunk(total, expected, so_far, shape, within, within)
     if positions:
         shape = torch.full_like(_summed(variance, within), freedom)
         found = found * _shrunk(squares.mean(0), variance, found, shape, within, positions)
     return found
+
+
+def shrunk(shift: Tensor, noise: Tensor, variance: Tensor, item: int | None) -> Tensor:
+    """Return shifts of means, shrunk by the share of known noise in their squares over an item (James and Stein)."""
+    within = [dim for dim in range(shift.ndim) if dim != item]
+    some = variance > 0
+    scale = torch.where(some, variance, 1.0)
+    size = _summed(torch.where(some, shift.square() / scale, 0.0), within)
+    share = _over(_summed(torch.where(some, noise / scale, 0.0), within), size)
+    return shift * (1 - share).clamp(min=0.0)
 
 
 def _shrunk(

@@ -91,6 +91,21 @@ class Case:
                 return self.closed(mean, variance)
         return oracle.moments(self.f, mean, variance, self.kinks)
 
+    def slopes(self, mean: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The true $E f'(X)$ and $E f''(X)$: the derivative of the mean by the mean, and twice that by the variance."""
+        if self.closed is None:
+            return oracle.slopes(self.f, mean, variance, self.kinks)
+
+        def difference(by_mean: bool) -> np.ndarray:
+            step = 1e-3 * (np.minimum(np.sqrt(variance), 1.0) if by_mean else np.minimum(variance, 1.0))
+
+            def at(k: int) -> np.ndarray:
+                return self.truth(mean + k * step * by_mean, variance + k * step * (not by_mean))[0]
+
+            return (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * step)
+
+        return difference(by_mean=True), 2 * difference(by_mean=False)
+
     def has(self, symmetry: Callable[[oracle.Function, np.ndarray], Any]) -> bool:
         """Whether the function has a symmetry, given as an expression that vanishes if it does."""
         x = np.array([0.03, 0.4, 0.9, 1.7, 2.6, 3.5, 5.8, 7.1])

@@ -77,26 +77,47 @@ def moments(f: Function, mean: Any, variance: Any, kinks: tuple[float, ...] = ()
 
 def _by_panels(f: Function, mean: np.ndarray, std: np.ndarray, kinks: tuple[float, ...]) -> np.ndarray:
     """Composite Gauss-Legendre; `f(x) - f(mean)` is integrated, so that a small deviation does not cancel."""
-    centres = np.array(sorted({0.0, *kinks}))
-    steps = np.concatenate([-_STEPS, [0.0], _STEPS])
-    marks = np.broadcast_to((centres[:, None] + steps).ravel(), (mean.size, centres.size * steps.size))
-    edges = np.concatenate([mean[:, None] + std[:, None] * _Z, marks], axis=1)
-    edges = np.sort(np.clip(edges, (mean - _REACH * std)[:, None], (mean + _REACH * std)[:, None]), axis=1)
-    cell, panel = np.nonzero(np.diff(edges, axis=1) > 0)
-    left, right = edges[cell, panel], edges[cell, panel + 1]
-    half = (right - left)[:, None] / 2
-    x = (right + left)[:, None] / 2 + half * _NODES
-    weight = half * _WEIGHTS * np.exp(-(((x - mean[cell, None]) / std[cell, None]) ** 2) / 2)
-
-    def total(terms: np.ndarray) -> np.ndarray:
-        return np.bincount(cell, terms.sum(1), minlength=mean.size)
-
+    panels = _Panels(mean, std, kinks)
     with np.errstate(over="ignore", under="ignore"):
         base = np.asarray(f(mean, FLOAT), float)
-        rise = f(x, FLOAT) - base[cell, None]
-        mass = total(weight)
-        shift = total(weight * rise) / mass
-        return np.stack([base + shift, total(weight * (rise - shift[cell, None]) ** 2) / mass])
+        rise = f(panels.x, FLOAT) - base[panels.cell, None]
+        shift = panels.mean(rise)
+        return np.stack([base + shift, panels.mean((rise - shift[panels.cell, None]) ** 2)])
+
+
+def slopes(f: Function, mean: Any, variance: Any, kinks: tuple[float, ...] = ()) -> tuple[np.ndarray, np.ndarray]:
+    r"""$E f'(X)$ and $E f''(X)$ on arrays of cells, by Stein's lemma: $E[f Z]/\sigma$ and $E[f (Z^2 - 1)]/\sigma^2$."""
+    mean, std = np.broadcast_arrays(np.asarray(mean, float), np.sqrt(np.asarray(variance, float)))
+    panels = _Panels(mean, std, kinks)
+    with np.errstate(over="ignore", under="ignore"):
+        rise = f(panels.x, FLOAT) - np.asarray(f(mean, FLOAT), float)[panels.cell, None]
+        return panels.mean(rise * panels.z) / std, panels.mean(rise * (panels.z**2 - 1)) / std**2
+
+
+class _Panels:
+    """Nodes of composite Gauss-Legendre quadrature for cells of one dimension, with edges at the kinks."""
+
+    def __init__(self, mean: np.ndarray, std: np.ndarray, kinks: tuple[float, ...]) -> None:
+        centres = np.array(sorted({0.0, *kinks}))
+        steps = np.concatenate([-_STEPS, [0.0], _STEPS])
+        marks = np.broadcast_to((centres[:, None] + steps).ravel(), (mean.size, centres.size * steps.size))
+        edges = np.concatenate([mean[:, None] + std[:, None] * _Z, marks], axis=1)
+        edges = np.sort(np.clip(edges, (mean - _REACH * std)[:, None], (mean + _REACH * std)[:, None]), axis=1)
+        self.cell, panel = np.nonzero(np.diff(edges, axis=1) > 0)
+        left, right = edges[self.cell, panel], edges[self.cell, panel + 1]
+        half = (right - left)[:, None] / 2
+        self.x = (right + left)[:, None] / 2 + half * _NODES
+        self.z = (self.x - mean[self.cell, None]) / std[self.cell, None]
+        self.weight = half * _WEIGHTS * np.exp(-(self.z**2) / 2)
+        self.cells = mean.size
+        self.mass = self._total(self.weight)
+
+    def _total(self, terms: np.ndarray) -> np.ndarray:
+        return np.bincount(self.cell, terms.sum(1), minlength=self.cells)
+
+    def mean(self, values: np.ndarray) -> np.ndarray:
+        """The expectation in every cell of what has these values at the nodes."""
+        return self._total(self.weight * values) / self.mass
 
 
 def _by_taylor(f: Function, mean: np.ndarray, std: np.ndarray) -> np.ndarray:

@@ -20,6 +20,7 @@ from momentprop.dispatch import rule as rule
 from momentprop.dispatch import values_in as _values_in
 from momentprop.dispatch import where as _where
 from momentprop.functional.elementwise import elementwise as elementwise
+from momentprop.joint_outputs import CorrelationWarning as CorrelationWarning
 from momentprop.lognormal_model import ModelChangeWarning as ModelChangeWarning
 from momentprop.normalization import dataset_statistics as dataset_statistics
 from momentprop.normalization import fold as fold

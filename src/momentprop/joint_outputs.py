@@ -1,25 +1,30 @@
 """Runs a model by AP2 and follows correlations: outputs are `Joint` values that know their covariance on request."""
 
-import threading
+import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from momentprop.correlation.adjoint import Followed, followed
+from momentprop.correlation.adjoint import Followed, brought, followed
 from momentprop.correlation.following import Following
 from momentprop.correlation.graph import Counting, TooLarge, depends_on, has_foreign_leaves
 from momentprop.correlation.items import ItemsInteract
+from momentprop.correlation.outputs import Group, Lazy, Output, as_index, joined, rows
+from momentprop.correlation.shielded import Shielded
 from momentprop.dispatch.context import Chain, Watcher
+from momentprop.kernels.joint_posterior import log_posterior
 from momentprop.recording import Recording
 from momentprop.running import Run
 from momentprop.sampling import progress
+from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.modules import BatchNorm
-from momentprop.values import Independent, Joint
+from momentprop.values import Categorical, Certain, Independent, Joint, Value
 from momentprop.values.conversion import is_value
+from momentprop.values.sources import Sources
 from momentprop.values.structures import leaves_of, mapped
 
 LIMIT = 128
@@ -28,14 +33,17 @@ LIMIT = 128
 MEMORY = 2**31
 """The memory, in bytes, for the graph of a pass and its derivatives; a larger batch is run in pieces.
 
-On a GPU it is a quarter of the free memory if that is more. Where gradients are tracked, the graph is kept whole.
+It is estimated from the results of all operations. On a GPU it is a quarter of the free memory if that is more. Where
+gradients are tracked, the graph is kept whole.
 """
 
-_FACTORIZED = "write `covariance=False` for AP2 as in the paper, which takes units as independent"
+_FACTORIZED = "`covariance=False` for AP2 as in the paper, which takes units as independent"
 
 
 class CorrelationWarning(UserWarning):
     """Correlations are not followed, because an output has too many units."""
+
+    __module__ = "momentprop"  # where users find it
 
 
 @dataclass(frozen=True)
@@ -45,17 +53,7 @@ class Wanted:
     covariance: bool | None = None  # None: only where the outputs are few
     outputs: Any = None
     batch_dim: int | None = 0
-
-
-def run_jointly(
-    run: Run, kind: type[Independent], recording: Recording, corrections: Watcher | None, wanted: Wanted
-) -> tuple[Any, dict[str, Any]]:
-    """Run a model once, and return its output with `Joint` values, and what was recorded."""
-    if torch.is_inference_mode_enabled():
-        with torch.inference_mode(False), torch.no_grad():
-            return run_jointly(run, kind, recording, corrections, wanted)
-    _refuse_batch_statistics(run.model)
-    return _Followed(run.settled(), kind, recording, corrections, wanted).run()
+    watched: type[Following] = Following
 
 
 @dataclass
@@ -70,111 +68,161 @@ class _Passed:
     @property
     def means(self) -> list[Tensor]:
         """The means of the values among the outputs."""
-        return [value.loc for value in _values(self.output)]
-
-
-@dataclass
-class _Output:
-    """A value among the outputs, and the units of it that are followed."""
-
-    place: int  # among the values
-    dim: int | None  # along which its items lie
-    chosen: Any = None
-
-    def shown(self, loc: Tensor) -> Tensor:
-        """Return the means of the units that are followed, in the shape that the user sees."""
-        if self.chosen is None:
-            return loc
-        flat = self._flat(loc)[:, self.chosen]
-        return flat[0] if self.dim is None else flat
-
-    def rows(self, loc: Tensor) -> Tensor:
-        """Return the means of the units that are followed, as (items, units)."""
-        flat = self._flat(loc)
-        return flat if self.chosen is None else flat[:, self.chosen].reshape(len(flat), -1)
+        return _means(self.output)
 
     @property
-    def batch_dim(self) -> int | None:
-        """The dimension of the items in what the user sees."""
-        return 0 if self.dim is not None and self.chosen is not None else self.dim
-
-    def _flat(self, loc: Tensor) -> Tensor:
-        return loc.reshape(1, -1) if self.dim is None else loc.movedim(self.dim, 0).flatten(1)
+    def moving(self) -> list[int]:
+        """The places of the values that move with anything that was born."""
+        return [place for place, loc in enumerate(self.means) if depends_on(loc, self.following.births)]
 
 
-Group = Sequence[_Output]
-"""Outputs whose covariance is computed at once, so that they know what they share."""
-
-
-class _Followed:
+class JointRun:
     """One call of `propagate` that follows correlations."""
 
     def __init__(
-        self, run: Run, kind: type[Independent], recording: Recording, corrections: Watcher | None, wanted: Wanted
+        self, run: Run, kind: type[Value], recording: Recording, corrections: Watcher | None, wanted: Wanted
     ) -> None:
+        _refuse_batch_statistics(run.model)
         self.call, self.kind, self.recording, self.corrections, self.wanted = run, kind, recording, corrections, wanted
-        self.items = None if wanted.batch_dim is None else run.items(wanted.batch_dim)
         self.tracked = torch.is_grad_enabled()
 
     def run(self) -> tuple[Any, dict[str, Any]]:
-        """Run the model on all items at once, or in pieces where that takes too much memory."""
-        bounded = not self.tracked and (self.items or 1) > 1
+        """Run the model, and return its output with `Joint` values, and what was recorded."""
+        if torch.is_inference_mode_enabled():
+            with torch.inference_mode(False), torch.no_grad():
+                return self.run()
+        self.call = self.call.settled()
+        self.items = None if self.wanted.batch_dim is None else self.call.items(self.wanted.batch_dim)
+        _require_alike(self._joints, self.wanted.batch_dim)
+        bound = None if self.tracked or (self.items or 1) == 1 else _bound(self.call)
         try:
-            passed = self._passed(self.call, self.recording, _bound(self.call) if bounded else None)
+            passed = self._passed(self.call, self.recording, bound)
         except TooLarge:
             return self._in_pieces()
         births, gates = passed.following.births, passed.following.gates
         if self.tracked and not has_foreign_leaves(passed.means, births):
             self.tracked = gates.tracked = False
             gates.closed = True
-        moving = [place for place, loc in enumerate(passed.means) if depends_on(loc, births)]
-        groups = self._groups(passed.output, moving)
-        if bounded and self._size(passed, groups) > _bound(self.call):
+        groups = self._groups(passed.output, passed.moving)
+        if bound is not None and self._size(passed, groups) > bound:
+            del passed
             return self._in_pieces()
         made: dict[int, Any] = {}
         for group in groups:
-            flat = self._rows(group, passed.means)
-            lazy = _Lazy(lambda flat=flat: self._once(passed.following, flat), lambda group=group: self._singly(group))
-            made.update(self._joined(group, passed.means, lazy))
-        return self._assembled(passed.output, made), self._let_go(passed.recorded)
+            flat = rows(group, passed.means)
+            singly = functools.partial(self._found, flat.detach(), group, 1)
+            lazy = Lazy(functools.partial(self._followed, passed.following, flat), singly)
+            if passed.following.within and len(flat) > 1:
+                lazy()  # it may have to run the model again, as it is now
+            sources = brought(births.found, len(flat))
+            made.update(joined(group, passed.means, lazy, sources, self.tracked))
+        return self._assembled(passed.output, made, passed.moving), mapped(self._detached, passed.recorded)
 
-    def _passed(self, run: Run, recording: Recording | None, bound: int | None = None) -> _Passed:
-        following, counting = Following(self.tracked), Counting(bound)
-        corrections = () if self.corrections is None else (self.corrections,)
-        with run.by(self.kind, recording, Chain(*corrections, counting, following)) as once:
+    def _passed(self, run: Run, recording: Recording | None = None, bound: int | None = None) -> _Passed:
+        following, counting = self.wanted.watched(self.tracked), Counting(bound)
+        corrections = () if self.corrections is None else (Shielded(following, self.corrections),)
+        with run.by(self.kind, recording, Chain(counting, following, *corrections)) as once:
             output, recorded = once()
         return _Passed(output, recorded, following, counting.bytes)
 
-    def _rows(self, group: Group, means: Sequence[Tensor]) -> Tensor:
-        """Return the means of a group of outputs, as (items, units), with their graph."""
-        with torch.enable_grad():
-            return torch.cat([output.rows(means[output.place]) for output in group], 1)
+    def _followed(self, following: Following, flat: Tensor) -> Followed:
+        with torch.set_grad_enabled(self.tracked):
+            return followed(following.births, following.gates, flat, following.inputs)
+
+    # Pieces of a batch
+
+    def _in_pieces(self) -> tuple[Any, dict[str, Any]]:
+        """Run AP2 on all items for the means, and follow correlations for some items at a time."""
+        with self.call.by(self.kind, self.recording, self.corrections) as once:
+            output, recorded = once()
+        first = self._passed(self._piece(0, 1))
+        moving, means = first.moving, _means(output)
+        groups = self._groups(output, moving)
+        if any(output.dim is None for group in groups for output in group):
+            raise MemoryError(
+                f"an output has no items along dimension {self.wanted.batch_dim}, so that the batch cannot be run in "
+                f"pieces, and its graph takes too much memory: give fewer items at a time, or {_FACTORIZED}"
+            )
+        size = max(1, _bound(self.call) // max(1, self._size(first, groups)))
+        del first
+        made: dict[int, Any] = {}
+        for group in groups:
+            lazy = Lazy(functools.partial(self._found, rows(group, means), group, size))
+            lazy()  # now, as the model is
+            made.update(joined(group, means, lazy, self._brought, self.tracked))
+        return self._assembled(output, made, moving), recorded
+
+    def _piece(self, start: int, stop: int) -> Run:
+        assert self.wanted.batch_dim is not None
+        return self.call.piece(self.wanted.batch_dim, start, stop)
+
+    def _found(self, wanted: Tensor, group: Group, size: int) -> Followed:
+        """Follow correlations for some items at a time, whose means are to be those of the batch."""
+        if group[0].dim is None or self.items is None:
+            raise ItemsInteract
+        found = []
+        with torch.set_grad_enabled(self.tracked), progress(self.items, "following correlations") as bar:
+            for start in range(0, self.items, size):
+                stop = min(start + size, self.items)
+                passed = self._passed(self._piece(start, stop))
+                flat = rows(group, passed.means)
+                _require_same(flat, wanted[start:stop])
+                found.append(self._followed(passed.following, flat))
+                bar.update(stop - start)
+        crosses = zip(*(each.crosses for each in found), strict=True)
+        moved = zip(*(each.moved.values() for each in found), strict=True)
+        return Followed(
+            torch.cat([each.covariance for each in found]),
+            [torch.cat(each) for each in crosses],
+            {segment: torch.cat(each) for segment, each in zip(self._brought, moved, strict=True)},
+        )
+
+    @property
+    def _brought(self) -> Sources:
+        """The sources that the inputs bring along, as all items know them."""
+        return brought(self._joints, self.items or 1)
+
+    @property
+    def _joints(self) -> list[Joint]:
+        leaves = pytree.tree_leaves((self.call.args, self.call.kwargs), is_leaf=is_value)
+        return [leaf for leaf in leaves if isinstance(leaf, Joint)]
+
+    def _size(self, passed: _Passed, groups: Sequence[Group]) -> int:
+        """Return the bytes of a graph and of its derivatives."""
+        units = max((rows(group, passed.means).shape[1] for group in groups), default=0)
+        births = passed.following.births.found
+        return passed.bytes + units * sum(birth.shape.numel() for birth in births) * passed.means[0].itemsize
+
+    # Outputs
 
     def _groups(self, output: Any, moving: Sequence[int]) -> list[Group]:
         """Return the outputs whose covariance is followed, and say so where there are too many units."""
-        values = _values(output)
-        if self.wanted.outputs is not None and not callable(self.wanted.outputs) and len(values) != 1:
+        means, chosen = _means(output), self.wanted.outputs
+        if chosen is not None and not callable(chosen) and len(means) != 1:
             raise ValueError(
-                f"outputs= chooses units of one output, but the model returns {len(values)}: give a function that "
+                f"outputs= chooses units of one output, but the model returns {len(means)}: give a function that "
                 "takes what the model returns"
             )
-        found = [self._described(place, values[place].loc) for place in moving]
-        found = [output for output in found if self._is_small(output, values[output.place].loc)]
-        apart: list[Group] = []
+        found: list[Output] = []
+        for place in moving:
+            described = self._described(place, means[place])
+            if self._is_small(described, means[place]):
+                found.append(described)
+        groups: list[Group] = []
         for together in ([o for o in found if o.dim is not None], [o for o in found if o.dim is None]):
-            units = sum(output.rows(values[output.place].loc).shape[1] for output in together)
-            apart += [together] if together and units <= LIMIT else [[output] for output in together]
-        return apart
+            units = sum(output.rows(means[output.place]).shape[1] for output in together)
+            groups += [together] if together and units <= LIMIT else [[output] for output in together]
+        return groups
 
-    def _described(self, place: int, loc: Tensor) -> _Output:
+    def _described(self, place: int, loc: Tensor) -> Output:
         batch_dim, chosen = self.wanted.batch_dim, self.wanted.outputs
-        fits = batch_dim is not None and -loc.ndim <= batch_dim < loc.ndim and loc.shape[batch_dim] == self.items
-        if fits and self.call.first_tensor.ndim == 1 and loc.numel() <= LIMIT:
-            fits = False  # a vector is one item
-        dim = batch_dim % loc.ndim if fits and batch_dim is not None else None
-        return _Output(place, dim, None if callable(chosen) else _as_index(chosen, loc))
+        dim = None
+        if batch_dim is not None and -loc.ndim <= batch_dim < loc.ndim and loc.shape[batch_dim] == self.items:
+            is_vector = self.call.first_tensor.ndim == 1 and loc.numel() <= LIMIT
+            dim = None if is_vector else batch_dim % loc.ndim
+        return Output(place, dim, None if callable(chosen) else as_index(chosen, loc))
 
-    def _is_small(self, output: _Output, loc: Tensor) -> bool:
+    def _is_small(self, output: Output, loc: Tensor) -> bool:
         units = output.rows(loc).shape[1]
         if units <= LIMIT:
             return True
@@ -182,117 +230,33 @@ class _Followed:
             f"an output of shape {tuple(loc.shape)} has {units} units an item, and correlations are followed for at "
             f"most {LIMIT}: choose some by `outputs=`, indices of units or a function of the output"
         )
-        if self.wanted.covariance:
-            raise ValueError(f"{message}; or {_FACTORIZED}")
+        if self.wanted.covariance or not issubclass(self.kind, Independent):
+            raise ValueError(f"{message}; or write {_FACTORIZED}")
         warnings.warn(
-            f"{message}. Its variances are those of AP2, which takes units as independent and is often too small by a "
-            "factor; `covariance=False` says that this is meant",
+            f"{message}. Its variances are now those of AP2, which takes units as independent and is often too small "
+            "by a factor; `covariance=False` says that this is meant",
             CorrelationWarning,
             stacklevel=6,
         )
         return False
 
-    def _size(self, passed: _Passed, groups: Sequence[Group]) -> int:
-        """Return the bytes of a graph and of its derivatives."""
-        units = max([sum(o.rows(passed.means[o.place]).shape[1] for o in group) for group in groups], default=0)
-        births = passed.following.births.found
-        return passed.bytes + units * sum(birth.shape.numel() for birth in births) * passed.means[0].itemsize
-
-    def _once(self, following: Following, flat: Tensor) -> Followed:
-        with torch.set_grad_enabled(self.tracked):
-            found = followed(following.births, following.gates, flat, following.inputs)
-        if self.tracked:
-            return found
-        return Followed(found.covariance.detach(), [cross.detach() for cross in found.crosses])
-
-    def _in_pieces(self) -> tuple[Any, dict[str, Any]]:
-        """Run AP2 on all items for the means, and follow correlations for some items at a time."""
-        with self.call.by(self.kind, self.recording, self.corrections) as once:
-            output, recorded = once()
-        first = self._passed(self.call.piece(self._dim, 0, 1), None)
-        moving = [place for place, loc in enumerate(first.means) if depends_on(loc, first.following.births)]
-        groups = self._groups(output, moving)
-        self._require_items(groups)
-        size = max(1, _bound(self.call) // max(1, self._size(first, groups)))
-        del first
-        return self._pieces(output, groups, size), recorded
-
-    def _pieces(self, output: Any, groups: Sequence[Group], size: int) -> Any:
-        made: dict[int, Any] = {}
-        means = [value.loc for value in _values(output)]
-        if groups:
-            for group, found in zip(groups, self._found(means, groups, size), strict=True):
-                made.update(self._joined(group, means, _Lazy(lambda found=found: found)))
-        return self._assembled(output, made)
-
-    @property
-    def _dim(self) -> int:
-        assert self.wanted.batch_dim is not None
-        return self.wanted.batch_dim
-
-    def _require_items(self, groups: Sequence[Group]) -> None:
-        if any(output.dim is None for group in groups for output in group):
-            raise RuntimeError(
-                "an output is not made of items along `batch_dim`, so that the batch cannot be run in pieces: give "
-                f"fewer items at a time, or {_FACTORIZED}"
-            )
-
-    def _found(self, means: Sequence[Tensor], groups: Sequence[Group], size: int) -> list[Followed]:
-        """Follow correlations for some items at a time."""
-        assert self.items is not None
-        found: list[list[Followed]] = [[] for _ in groups]
-        with progress(self.items, "following correlations") as bar:
-            for start in range(0, self.items, size):
-                stop = min(start + size, self.items)
-                passed = self._passed(self.call.piece(self._dim, start, stop), None)
-                for group, results in zip(groups, found, strict=True):
-                    flat = self._rows(group, passed.means)
-                    _require_same(flat, self._rows(group, means)[start:stop])
-                    results.append(self._once(passed.following, flat))
-                bar.update(stop - start)
-        return [_concatenated(results) for results in found]
-
-    def _singly(self, group: Group) -> Followed:
-        """Follow correlations item by item, where births belong to several items."""
-        if group[0].dim is None or self.items is None:
-            raise ItemsInteract
-        with torch.set_grad_enabled(self.tracked):
-            with self.call.by(self.kind, None, self.corrections) as once:
-                means = [value.loc for value in _values(once()[0])]
-            return self._found(means, [group], 1)[0]
-
-    def _joined(self, group: Group, means: Sequence[Tensor], lazy: "_Lazy") -> Iterator[tuple[int, Joint]]:
-        """Yield the places of the outputs of a group, and the `Joint` of each."""
-        start = 0
-        for output in group:
-            loc = output.shown(means[output.place])
-            units = output.rows(means[output.place]).shape[1]
-            part = slice(start, start + units)
-            start += units
-            loc = loc if self.tracked else loc.detach()
-            yield (
-                output.place,
-                Joint.lazy(
-                    loc,
-                    lambda part=part, dim=output.dim: _of(lazy().covariance[:, part, part], dim),
-                    batch_dim=output.batch_dim,
-                    cross=lambda which=0, part=part, dim=output.dim: _of(lazy().crosses[which][:, part], dim),
-                ),
-            )
-
-    def _assembled(self, output: Any, made: dict[int, Any]) -> Any:
-        """Return the output with `Joint` values, where there are any."""
-        values = {id(value): place for place, value in enumerate(_values(output))}
+    def _assembled(self, output: Any, made: dict[int, Any], moving: Sequence[int]) -> Any:
+        """Return the output with `Joint` values; one that moves with nothing has noise of its own alone, if any."""
+        joints: dict[int, Any] = {id(value): made.get(place) for place, value in enumerate(_values(output))}
+        for place, value in enumerate(_values(output)):
+            if place not in moving:
+                described = self._described(place, value.loc)
+                variance = value.variance if isinstance(value, Independent) else torch.zeros_like(value.loc)
+                own, loc = described.shown(variance), self._detached(described.shown(value.loc))
+                joints[id(value)] = Joint(loc, own, batch_dim=described.batch_dim, validate_args=False)
 
         def joint(leaf: Any) -> Any:
-            if id(leaf) in values and values[id(leaf)] in made:
-                return made[values[id(leaf)]]
-            return self._detached(leaf)
+            found = joints.get(id(_random(leaf)))
+            if found is None:
+                return self._detached(leaf)
+            return _posterior(found) if isinstance(leaf, Categorical) else found
 
         return mapped(joint, output)
-
-    def _let_go(self, tree: Any) -> Any:
-        return mapped(self._detached, tree)
 
     def _detached(self, leaf: Any) -> Any:
         if self.tracked or not leaf.requires_grad:
@@ -300,44 +264,25 @@ class _Followed:
         return leaf.each(Tensor.detach) if is_value(leaf) else leaf.detach()
 
 
-class _Lazy:
-    """What the backward passes give, computed when it is first asked for; the graph is let go afterwards."""
-
-    def __init__(self, compute: Callable[[], Followed], otherwise: Callable[[], Followed] | None = None) -> None:
-        self.compute: Callable[[], Followed] | None = compute
-        self.otherwise = otherwise  # for births that belong to several items
-        self.lock = threading.RLock()
-
-    def __call__(self) -> Followed:
-        with self.lock, torch.inference_mode(False):
-            if self.compute is not None:
-                try:
-                    self.found = self.compute()
-                except ItemsInteract:
-                    if self.otherwise is None:
-                        raise
-                    self.found = self.otherwise()
-                self.compute = self.otherwise = None
-        return self.found
-
-
 def _values(output: Any) -> list[Any]:
-    return [leaf for leaf in leaves_of(output) if isinstance(leaf, Independent)]
+    return [value for value in map(_random, leaves_of(output)) if isinstance(value, Independent | Certain)]
 
 
-def _of(matrices: Tensor, dim: int | None) -> Tensor:
-    return matrices[0] if dim is None else matrices
+def _random(leaf: Any) -> Any:
+    """Return the random logits of a class posterior, which follow correlations, or anything else itself."""
+    return leaf.scores if isinstance(leaf, Categorical) and leaf.scores is not None else leaf
 
 
-def _concatenated(found: Sequence[Followed]) -> Followed:
-    crosses = zip(*(each.crosses for each in found), strict=True)
-    return Followed(torch.cat([each.covariance for each in found]), [torch.cat(each) for each in crosses])
+def _posterior(logits: Joint) -> Categorical:
+    """Return the class posterior of logits along the last dimension."""
+    classes = logits.shape[-1]
+    blocks = logits.covariance.unflatten(-1, (-1, classes)).unflatten(-3, (-1, classes))  # (..., rows, C, rows, C)
+    covariance = blocks.diagonal(dim1=-4, dim2=-2).movedim(-1, -3).reshape(*logits.shape, classes)
+    return Categorical.of(log_posterior(logits.loc, covariance))
 
 
-def _as_index(chosen: Any, loc: Tensor) -> Any:
-    if isinstance(chosen, Tensor):
-        return chosen.to(loc.device).flatten() if chosen.dtype == torch.bool else chosen.to(loc.device)
-    return chosen
+def _means(output: Any) -> list[Tensor]:
+    return [value.loc for value in _values(output)]
 
 
 def _bound(run: Run) -> int:
@@ -347,13 +292,30 @@ def _bound(run: Run) -> int:
     return MEMORY
 
 
+def _require_alike(inputs: Sequence[Joint], batch_dim: int | None) -> None:
+    """Refuse inputs whose items lie elsewhere, or share sources with other items of another input."""
+    items: dict[str, tuple[int, ...]] = {}
+    for x in inputs:
+        if batch_dim is not None and x.batch_dim not in (None, batch_dim % x.ndim):
+            raise ValueError(
+                f"the items of a Joint argument lie along dimension {x.batch_dim}: write `batch_dim={x.batch_dim}`"
+            )
+        for event, of, _ in x.sources:
+            if items.setdefault(event, of) != of:
+                raise ValueError(
+                    "two Joint arguments come of the same value, but their items do not correspond: give them as one "
+                    "argument, or `batch_dim=None`"
+                )
+
+
 def _require_same(found: Tensor, wanted: Tensor) -> None:
     slack = 1e3 * torch.finfo(found.dtype).eps
-    if not torch.allclose(found.detach(), wanted.detach(), rtol=slack, atol=slack * float(wanted.detach().abs().max())):
+    largest = float(wanted.detach().abs().max()) if wanted.numel() else 0.0
+    if not torch.allclose(found.detach(), wanted.detach(), rtol=slack, atol=slack * largest):
         raise RuntimeError(
-            "the items of the batch interact, so that an item alone has another result: correlations cannot be "
-            "followed item by item. Give one item at a time, `batch_dim=None` to take the whole batch as one item, or "
-            + _FACTORIZED.removeprefix("write ")
+            "items alone have another result than in the batch: they interact, or the model has changed since. So "
+            "correlations cannot be followed item by item: give one item at a time, `batch_dim=None` to take the batch "
+            f"as one item, or {_FACTORIZED}"
         )
 
 
@@ -362,5 +324,5 @@ def _refuse_batch_statistics(model: Any) -> None:
         if isinstance(module, BatchNorm) and (module.training or module.running_mean is None):
             raise ValueError(
                 f"a {type(module).__name__} takes the statistics of the batch, so that its items interact and "
-                f"correlations cannot be followed: write `model.eval()`; or {_FACTORIZED}"
+                f"correlations cannot be followed: write `model.eval()`, or {_FACTORIZED}"
             )

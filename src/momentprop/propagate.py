@@ -1,24 +1,29 @@
-r"""Run an unmodified model by one of the three methods: means only, means and variances, or many draws."""
+r"""Run an unmodified model: with means only, with means and variances or covariances, or by many draws."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from momentprop.correlation.following import Following
+from momentprop.correlation.linearly import Linearly
 from momentprop.dispatch.context import Fallback
-from momentprop.joint_outputs import Wanted, run_jointly
+from momentprop.joint_outputs import JointRun, Wanted
 from momentprop.recording import Recording
-from momentprop.running import Run
-from momentprop.sampling import stream
+from momentprop.running import Run, is_tensor
+from momentprop.sampling import RunningCovariance, RunningMoments, stream
 from momentprop.torch_compat import pytrees as pytree
+from momentprop.torch_compat.functorch import is_transforming
 from momentprop.undoing import leaves_no_trace
-from momentprop.values import Categorical, Estimate, Fitted, Logistic, Mean, Normal, Sample, Statistics, Value
-from momentprop.values.conversion import is_value
+from momentprop.values import Categorical, Estimate, Fitted, Joint, Logistic, Mean, Normal, Sample, Statistics, Value
+from momentprop.values.conversion import is_floating, is_value
+from momentprop.values.full import Full
 from momentprop.values.independent import Independent
 from momentprop.values.structures import leaves_of, mapped
 
-Method = Literal["ap1", "ap2", "sample"]
+Method = Literal["ap1", "ap2", "sample", "full", "linear"]
 Family = Literal["normal", "logistic", "fitted"]
 
 FAMILIES: dict[str, type[Independent]] = {"normal": Normal, "logistic": Logistic, "fitted": Fitted}
@@ -32,6 +37,7 @@ def propagate(
     method: Method | None = None,
     family: Family | None = None,
     input_variance: Tensor | float | None = None,
+    input_covariance: Tensor | None = None,
     dropout: bool = False,
     samples: int = 1000,
     record: bool | Sequence[str] = False,
@@ -43,20 +49,29 @@ def propagate(
     batch_dim: int | None = 0,
     **kwargs: Any,
 ) -> Any:
-    r"""Run `model(*args, **kwargs)` by one of three methods and return its output with values in place of tensors.
+    r"""Run `model(*args, **kwargs)` by one of some methods and return its output with values in place of tensors.
 
     >>> import torch, momentprop
-    >>> model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.ReLU(), torch.nn.Dropout(0.5)).eval()
-    >>> x = torch.tensor([-1.0, 2.0])
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Dropout(0.5))
+    >>> model = model.eval().requires_grad_(False)
+    >>> _ = model[0].weight.copy_(torch.tensor([[1.0, 1.0], [1.0, -1.0]])), model[0].bias.zero_()
+    >>> x = torch.tensor([[1.0, 0.0]])
     >>> momentprop.propagate(model, x, method="ap1")
-    Mean(loc=tensor([0., 2.]))
-    >>> momentprop.propagate(model, x, input_variance=1.0)
-    Normal(loc=tensor([0.0833, 2.0085]),
-           variance=tensor([0.0684, 0.9602]))
-    >>> y, inside = momentprop.propagate(model, x, input_variance=1.0, dropout=True, record=True)
+    Mean(loc=tensor([[1., 1.]]))
+    >>> y = momentprop.propagate(model, x, input_variance=torch.tensor([0.2, 0.1]))
+    >>> y
+    Joint(loc=tensor([[1.0073, 1.0073]]),
+          covariance=<on request>)
+    >>> y.covariance
+    tensor([[[0.2824, 0.0933],
+             [0.0933, 0.2824]]])
+    >>> momentprop.propagate(model, x, input_variance=0.2, covariance=False)
+    Normal(loc=tensor([[1.0154, 1.0154]]),
+           variance=tensor([[0.3616, 0.3616]]))
+    >>> y, inside = momentprop.propagate(model, x, input_variance=0.2, dropout=True, record=True)
     >>> list(inside), y.variance
-    (['0', '1', '2'], tensor([0.1437, 5.9544]))
-    >>> many = momentprop.propagate(model, x, method="sample", input_variance=1.0, dropout=True, samples=4000, seed=0)
+    (['0', '1', '2'], tensor([[1.7542, 1.7542]]))
+    >>> many = momentprop.propagate(model, x, method="sample", input_variance=0.2, dropout=True, samples=4000, seed=0)
     >>> bool(((many.variance - y.variance).abs() < 4 * many.variance_error).all())
     True
 
@@ -66,9 +81,13 @@ def propagate(
         *args: copies of them go to the model, tensors as well as values.
         method: `"ap1"` propagates means (`Mean`), `"ap2"` means and variances, `"sample"` makes many draws and gives
             an `Estimate`. By default a value among the arguments keeps its type, and tensors are run by `"ap2"`.
+            `"full"` carries the covariance of all units through the network, for a few hundred units an item;
+            `"linear"` is the delta method: the plain network at the mean, and its Jacobian. Both give a `Joint`.
         family: of `"ap2"`: `"normal"` (the default), `"logistic"` or `"fitted"` values.
         input_variance: the variance of the first floating-point argument, a number or a tensor that broadcasts to it.
             Refused if an argument is a value already.
+        input_covariance: instead of it the covariance of the flattened features of an item, a matrix for all items or
+            one for each.
         dropout: let dropout act although the model is in evaluation mode, attention dropout included. Every module but
             the normalizations is told that it is training.
         samples: the number of draws of `"sample"`.
@@ -79,47 +98,104 @@ def propagate(
         fallback: what to do with an operation that has no rule. By default it raises `MissingRule`.
             `"quadrature"` is for elementwise ones, `"monte_carlo"` for any, `"linearize"` for smooth ones.
         seed: makes draws repeatable, and leaves torch's own generators as they were.
+        covariance: follow correlations between units, so that outputs of `"ap2"` are `Joint` values with a covariance.
+            It is computed when it is first asked for, by one backward pass for each unit of an item. By default that is
+            done for outputs of at most 128 units an item; others are those of `False`, with a warning. `True` refuses
+            them. `False` is AP2 as in the paper, which takes units as independent. With `"sample"`, `True` gives the
+            covariance of the draws.
+        outputs: the units to follow, as an index of the flattened units of an item; or a function of what the model
+            returns, such as a score or the difference of two logits, which is applied inside the pass.
+        batch_dim: the dimension of arguments and outputs along which the items lie, which must not influence each
+            other; None if all is one item. An output without it is one item, and so is a vector.
         **kwargs: go to the model.
+
+    Several outputs share their sources if they have at most 128 units an item together, so that their difference is
+    right; otherwise, and if one has items and the other has none, they are taken as independent of each other. A model
+    that is too large for `momentprop.joint_outputs.MEMORY` is run in pieces of the batch.
     """
     if method == "sample" and samples < 2:
         raise ValueError(f"a variance takes at least 2 samples, but samples is {samples}")
+    if input_covariance is not None:
+        args, kwargs = _correlated(args, kwargs, input_variance, input_covariance, batch_dim)  # type: ignore[assignment]
     kind = _type_for(method, family, args, kwargs)
+    follows = _follows(method, covariance, kind)
     then = outputs if callable(outputs) else None
+    if outputs is not None and then is None and not follows:
+        then = functools.partial(_chosen, outputs, batch_dim)
     run = Run(model, args, kwargs, input_variance, dropout, fallback, seed, then)
     watcher = None if calibration is None else calibration.corrections(model, kind, dropout)
-    if _follows(covariance, outputs, kind):
-        how = Wanted(covariance, outputs, batch_dim)
-        output, recorded = run_jointly(run, kind, Recording(model, kind, record), watcher, how)
-        return output if record is False else (output, recorded)
-    with run.by(kind, Recording(model, kind, record), watcher) as once:
-        output, recorded = _estimated(once, samples, run.may_vectorize) if method == "sample" else once()
+    recording = Recording(model, kind, record)
+    if follows:
+        watched = Linearly if method == "linear" else Following
+        how = Wanted(covariance, outputs, batch_dim, watched)
+        output, recorded = JointRun(run, kind, recording, watcher, how).run()
+    else:
+        with run.by(kind, recording, watcher) as once:
+            if method == "sample":
+                moments = _moments(run.items(batch_dim or 0), batch_dim) if covariance else None
+                output, recorded = _estimated(once, samples, run.may_vectorize, moments)
+            else:
+                output, recorded = once()
     return output if record is False else (output, recorded)
 
 
-def _follows(covariance: bool | None, outputs: Any, kind: type[Value]) -> bool:
-    """Return whether correlations are followed: by default they are wherever AP2 runs."""
-    if covariance is False or not issubclass(kind, Independent) or issubclass(kind, Statistics):
-        if covariance or (outputs is not None and not callable(outputs)):
-            what = "covariance=False" if covariance is False else f"values of type {kind.__name__}"
-            raise ValueError(f"correlations are followed by method='ap2' and not for {what}")
+def _follows(method: str | None, covariance: bool | None, kind: type[Value]) -> bool:
+    """Return whether the adjoint follows correlations: by default it does wherever AP2 runs."""
+    if method in ("linear", "full") and covariance is False:
+        raise ValueError(f"method={method!r} gives a covariance: leave out `covariance=False`")
+    if method in ("full", "sample"):
         return False
-    if torch.compiler.is_compiling():
+    if method != "linear" and (covariance is False or not issubclass(kind, Independent) or kind is Statistics):
+        if covariance:
+            raise ValueError(
+                f"a {kind.__name__} has no correlations to follow: give method='ap2', or leave out `covariance=True`"
+            )
+        return False
+    if torch.compiler.is_compiling() or is_transforming():
         raise RuntimeError(
-            "correlations cannot be followed inside `torch.compile`: compile the model itself and write "
-            "`propagate(torch.compile(model), ...)`, or give `covariance=False`"
+            "correlations cannot be followed inside `torch.compile` and transforms of `torch.func`: write "
+            "`covariance=False`, or compile the model alone, as in `propagate(torch.compile(model), ...)`"
         )
     return True
 
 
+def _correlated(
+    args: Sequence[Any], kwargs: Mapping[str, Any], variance: Any, covariance: Tensor, batch_dim: int | None
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return the arguments with a `Joint` in the place of the first floating-point tensor."""
+    leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=is_value)
+    if variance is not None or any(is_value(leaf) for leaf in leaves):
+        raise TypeError("input_covariance was given beside input_variance, or an argument that has noise of its own")
+    first = next((i for i, leaf in enumerate(leaves) if is_floating(leaf)), None)
+    if first is None:
+        raise TypeError("input_covariance was given, but no argument is a floating-point tensor")
+    dim = None if leaves[first].ndim == 1 else batch_dim
+    leaves[first] = Joint.from_covariance(leaves[first], covariance, batch_dim=dim)
+    return pytree.tree_unflatten(leaves, structure)  # type: ignore[no-any-return]
+
+
+def _chosen(index: Any, batch_dim: int | None, output: Any) -> Any:
+    """Return some units of every item of the one tensor or value that a model returns."""
+    if not is_tensor(output):
+        raise ValueError(
+            "outputs= chooses units of one output, but the model returns several: give a function that takes what the "
+            "model returns"
+        )
+    if batch_dim is None or output.ndim == 1:
+        return output.flatten()[index]
+    return output.movedim(batch_dim, 0).flatten(1)[:, index]
+
+
 def _type_for(method: str | None, family: str | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> type[Value]:
     """Return the type of value to run a model with: that of the method, or that of the values it is given."""
-    if method not in (None, "ap1", "ap2", "sample"):
-        raise ValueError(f"unknown method {method!r}: choose 'ap1', 'ap2' or 'sample'")
+    if method not in (None, "ap1", "ap2", "sample", "full", "linear"):
+        raise ValueError(f"unknown method {method!r}: choose 'ap1', 'ap2' or 'sample', or 'full' or 'linear'")
     if family is not None and family not in FAMILIES:
         raise ValueError(f"unknown family {family!r}: choose 'normal', 'logistic' or 'fitted'")
     if method is None and family is None:
         return _type_given(args, kwargs)
-    types: dict[str, type[Value]] = {"ap1": Mean, "ap2": FAMILIES[family or "normal"], "sample": Sample}
+    ap2 = FAMILIES[family or "normal"]
+    types: dict[str, type[Value]] = {"ap1": Mean, "ap2": ap2, "sample": Sample, "full": Full, "linear": Mean}
     return types[method or "ap2"]
 
 
@@ -136,11 +212,24 @@ def _type_given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> type[Value]:
             f"a {types[0].__name__} is a result and does not pass a model: give `method='ap2'` to take its mean and "
             "variance as those of a `Normal`"
         )
-    return types[0]
+    return Normal if types[0] is Joint else types[0]
 
 
-def _estimated(run: Callable[[], Any], samples: int, together: bool) -> Any:
-    """Return the result of many runs, with an `Estimate` in the place of every draw."""
+def _moments(items: int | None, batch_dim: int | None) -> Callable[[Tensor], RunningMoments]:
+    """Return what accumulates the covariance of draws, which are stacked: over the units of an item."""
+
+    def of_items(draws: Tensor) -> RunningMoments:
+        shape = draws.shape[1:]
+        has = batch_dim is not None and -len(shape) <= batch_dim < len(shape) and shape[batch_dim] == items
+        return RunningCovariance(batch_dim % len(shape) if has and batch_dim is not None else None)
+
+    return of_items
+
+
+def _estimated(
+    run: Callable[[], Any], samples: int, together: bool, moments: Callable[[Tensor], RunningMoments] | None
+) -> Any:
+    """Return the result of many runs, with an `Estimate` in the place of every draw, and what was recorded."""
     kept: list[Any] = []
 
     def draw() -> list[Tensor]:
@@ -149,5 +238,5 @@ def _estimated(run: Callable[[], Any], samples: int, together: bool) -> Any:
             kept.append(output)
         return [leaf.loc for leaf in leaves_of(output) if isinstance(leaf, Sample)]
 
-    estimates = iter(stream(draw, samples, together=together))
+    estimates = iter(stream(draw, samples, together=together, moments_of=moments))
     return mapped(lambda leaf: next(estimates) if isinstance(leaf, Sample) else leaf, kept[0])

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from momentprop.randomness import REPLAYS, Foreign, repeated
 from momentprop.torch_compat.batching import RefuseWrong
-from momentprop.values import Estimate
+from momentprop.values import Estimate, JointEstimate
 
 MEMORY = 2**29
 """The memory, in bytes, for the tensors of the draws that `vmap` makes at once.
@@ -77,6 +77,40 @@ class RunningMoments:
         return Estimate.of(*(part.to(dtype) for part in parts))
 
 
+class RunningCovariance(RunningMoments):
+    """Running moments with the covariance of the units of an item; the items lie along `batch_dim`."""
+
+    def __init__(self, batch_dim: int | None = 0) -> None:
+        super().__init__()
+        self.batch_dim = batch_dim
+        self.products: Tensor = torch.zeros(())
+
+    def add(self, draws: Tensor) -> None:
+        """Add draws, stacked along the first dimension."""
+        count, before = self.count, self.mean
+        new = self._units(draws.double() - draws.double().mean(0))
+        products = new.mT @ new
+        super().add(draws)
+        if count:
+            # shape: (B, 1, n)
+            shift = self._units((draws.double().mean(0) - before).unsqueeze(0))
+            products = products + shift.mT @ shift * (count * len(draws) / self.count)
+        self.products = self.products + products
+
+    def _units(self, draws: Tensor) -> Tensor:
+        """Return draws in the shape (B, draws, n)."""
+        alone = self.batch_dim is None or draws.ndim == 1
+        items = draws.unsqueeze(0) if alone else draws.movedim((self.batch_dim or 0) + 1, 0)
+        return items.reshape(*items.shape[:2], items.shape[2:].numel())
+
+    def estimate(self, dtype: torch.dtype) -> Estimate:
+        """Return mean, unbiased variance, their standard errors, and the unbiased covariance."""
+        found = super().estimate(dtype)
+        covariance = (self.products / (self.count - 1)).to(dtype)
+        alone = self.batch_dim is None or found.loc.ndim == 0
+        return JointEstimate.of(*found.parts, covariance[0] if alone else covariance)
+
+
 class _Bytes(TorchFunctionMode):
     """Counts the bytes of all tensors that operations return."""
 
@@ -97,14 +131,21 @@ class _Bytes(TorchFunctionMode):
         return result
 
 
-def stream(draw: Draw, samples: int, *, together: bool = True, title: str = "sampling") -> list[Estimate]:
-    """Estimate the moments of the tensors of `draw` from a number of draws."""
+def stream(
+    draw: Draw,
+    samples: int,
+    *,
+    together: bool = True,
+    title: str = "sampling",
+    moments_of: Callable[[Tensor], RunningMoments] | None = None,
+) -> list[Estimate]:
+    """Estimate the moments of the tensors of `draw` from a number of draws; `moments_of` says what accumulates them."""
     moments: list[RunningMoments] = []
     dtypes: list[torch.dtype] = []
     with torch.no_grad():
         for drawn in chunks(draw, samples, together=together, title=title):
             if not moments:
-                moments = [RunningMoments() for _ in drawn]
+                moments = [moments_of(tensor) if moments_of else RunningMoments() for tensor in drawn]
                 dtypes = [torch.promote_types(tensor.dtype, torch.float32) for tensor in drawn]
             for moment, tensor in zip(moments, drawn, strict=True):
                 moment.add(tensor)

@@ -52,7 +52,7 @@ def test_the_page_has_every_part(report):
     page = report.to_html()
     titles = re.findall(r"<h2>(.*?)</h2>", page)
     assert titles == ["Layer by layer", "Output units", "Class probabilities", "Price and reliability", "All numbers",
-                      "How this was made"]  # fmt: skip
+                      "What to do next", "How this was made"]  # fmt: skip
     assert page.count("Draws of output unit") == 3 * 10
     assert page.count("Class probabilities of input") == 3
     assert "momentprop.check(Sequential, Tensor(4, 1, 8, 8), input_variance=0.05, dropout=True" in page

@@ -44,10 +44,85 @@ def test_a_calibration_is_one_more_method():
         found["ap2-calibrated"](nn.ReLU(), X)
 
 
+def test_a_calibration_has_a_joint_form_beside_the_joint_method():
+    found = functions(None, calibration=object())
+    assert list(found) == ["ap1", "ap2", "joint", "ap2-calibrated", "joint-calibrated"]
+    assert [name for name, method in found.items() if method.optional] == ["joint", "joint-calibrated"]
+    assert not any(method.optional for method in functions(("ap2", "joint")).values())
+
+
+def test_the_joint_method_is_compared_by_default():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    report = check(model, X, input_variance=0.2, samples=400)
+    assert report.methods == ["ap1", "ap2", "joint"]
+    assert set(report["0"].methods) == {"ap1", "ap2"}  # inside, its values are those of AP2
+    ap2, joint = (report["output"].methods[name] for name in ("ap2", "joint"))
+    assert joint.eps_mean == pytest.approx(ap2.eps_mean, rel=1e-5)
+    assert joint.rms_log_std < ap2.rms_log_std
+    assert joint.correlation_error < 0.5 * ap2.correlation_error
+    assert report["0"].methods["ap2"].correlation_error is None
+    assert list(report.posterior.methods["joint"]) == ["kl_joint"]
+    assert report.cost["joint"].nominal == 2 + 3
+    assert report.notes == []
+
+
+@pytest.mark.parametrize(("name", "passes"), [("probes", 18), ("probes-4", 6)])
+def test_probes_are_chosen_by_their_number(name, passes):
+    found = functions((name,))[name]
+    assert found.everywhere
+    assert found.cost(3) == passes + 3
+    assert found.if_wide.cost(300) == passes
+
+
+def test_methods_that_follow_correlations_are_left_out_of_wide_outputs():
+    model = nn.Sequential(nn.Linear(6, 129), nn.ReLU())
+    report = check(model, X, input_variance=0.2, samples=20)
+    assert report.methods == ["ap1", "ap2"]
+    assert report.notes[0].startswith("joint is left out: the final output has 129 units for each input")
+    for text in (str(report), report.to_markdown(), report.to_html()):
+        assert "joint is left out: the final output has 129 units" in text
+    with pytest.raises(ValueError, match="joint is left out"):
+        check(model, X, input_variance=0.2, samples=20, methods=("joint",))
+
+
+class Outputs(nn.Module):
+    """Several outputs, of which the logits alone are few."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.last = nn.Linear(6, 200), nn.Linear(200, 3)
+
+    def forward(self, x):
+        hidden = torch.relu(self.layer(x))
+        return {"hidden": hidden, "logits": self.last(hidden)}
+
+
+def test_of_several_outputs_the_final_one_is_followed():
+    report = check(Outputs(), X, input_variance=0.2, samples=400)
+    assert report.methods == ["ap1", "ap2", "joint"]
+    assert list(report["output.hidden"].methods) == ["ap1", "ap2"]
+    ap2, joint = (report["output.logits"].methods[name] for name in ("ap2", "joint"))
+    assert joint.rms_log_std < 0.06 < ap2.rms_log_std
+    assert report["output.logits"].type == "Outputs"
+
+
+def test_what_cannot_run_by_default_is_left_out_and_named_methods_raise():
+    def mixed(x):
+        return x - x.mean(0)  # the items of the batch are mixed
+
+    report = check(mixed, X, input_variance=0.2, samples=50)
+    assert report.methods == ["ap1", "ap2"]
+    assert report.notes[0].startswith("joint is left out, because it cannot run on this model: ")
+    with pytest.raises((ValueError, RuntimeError), match="items"):
+        check(mixed, X, input_variance=0.2, samples=50, methods=("ap2", "joint"))
+
+
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
         (["ap3"], "unknown method 'ap3': choose from 'ap1', 'ap2'"),
+        (["probes-0"], "unknown method 'probes-0'"),
+        (["probes-many"], "unknown method 'probes-many'"),
         ([], "give at least one method"),
         (["ap1", ("ap1", {})], "each with its own name"),
     ],

@@ -45,6 +45,22 @@ def test_a_wrong_method_shows_the_error_it_has():
     assert found.worth_mean == pytest.approx(2 / math.pi / 4, rel=0.05)
 
 
+def test_exact_correlations_are_at_the_floor_and_wrong_ones_above():
+    items, units, samples = 300, 4, 500
+    root = torch.randn(items, units, units, dtype=torch.float64)
+    exact = torch.stack([matrix / torch.outer(matrix.diag().sqrt(), matrix.diag().sqrt()) for matrix in root @ root.mT])
+    draws = torch.linalg.cholesky(exact) @ torch.randn(items, units, samples, dtype=torch.float64)
+    truth = torch.stack([torch.corrcoef(each) for each in draws])
+    varies = torch.ones(items, units, dtype=torch.bool)
+    floor = metrics.correlation_error_floor(truth, varies, samples)
+    assert metrics.correlation_error(exact, truth, varies) == pytest.approx(floor, rel=0.05)
+    off = ~torch.eye(units, dtype=torch.bool)
+    assert metrics.correlation_error(None, truth, varies) == pytest.approx(float(truth[:, off].abs().mean()))
+    varies[:, 0] = False  # whatever is said of such units does not count
+    exact[:, 0], exact[:, :, 0] = torch.nan, torch.nan
+    assert metrics.correlation_error(exact, truth, varies) == pytest.approx(floor, rel=0.1)
+
+
 class Law(NamedTuple):
     """Independent units of which everything is known."""
 

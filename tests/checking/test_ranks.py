@@ -65,6 +65,9 @@ def test_two_processes_report_what_one_does(tmp_path: Path) -> None:
     for found, wanted in zip(one["examples"], alone["examples"], strict=True):
         assert found["probabilities"]["ap2"] == pytest.approx(wanted["probabilities"]["ap2"], rel=1e-6)
         assert found["probabilities"]["sampled"] == pytest.approx(wanted["probabilities"]["sampled"], abs=0.02)
+    joint, of_one = (found["modules"]["output"]["methods"]["joint"] for found in (one, alone))
+    assert joint["correlation_error"] == pytest.approx(of_one["correlation_error"], abs=0.01)
+    assert joint["correlation_error"] < 0.03
     ap1, ap2 = (one["modules"]["output"]["methods"][name] for name in ("ap1", "ap2"))
     assert ap1["eps_mean"] == pytest.approx(ap2["eps_mean"], rel=1e-4)  # a linear network
     assert ap2["eps_mean"] < 0.035

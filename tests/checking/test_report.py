@@ -4,8 +4,11 @@ import json
 import re
 
 import pytest
+import torch
+from torch import nn
 
-from momentprop.checking import formatting
+from momentprop import check
+from momentprop.checking import formatting, tables
 from tests.checking.reports import EVIL
 
 
@@ -26,6 +29,20 @@ def test_the_table_has_a_row_for_every_module(report):
         assert [name, module.type, f"{module.total:,}"] == [cell.strip() for cell in cells[0]]
     assert report.summary in printed
     assert "kl_race: worth draws" in printed
+
+
+def test_methods_that_know_the_output_only_have_dashes_elsewhere():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    report = check(model, torch.randn(4, 6), input_variance=0.2, samples=50)
+    head, rows = tables.means(report, str)
+    cells = {row[0]: row[head.index("joint")] for row in rows}
+    assert {name for name, cell in cells.items() if cell == formatting.NONE} == {"0", "1", "2"}
+    assert cells["output"] == formatting.number(report.at_output("joint").eps_mean)
+    printed = str(report)
+    assert "Standard deviations by ap2:" in printed
+    assert "Standard deviations by joint:" not in printed  # they are in the table of the output
+    assert re.search(r"\| eps_std +\| – +\| [\d.]+ +\| [\d.]+ +\|", printed)
+    assert "By joint, the means are off by" in report.summary
 
 
 def test_the_summary_says_how_good_the_method_is(report):

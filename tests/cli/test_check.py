@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from momentprop import cli
+from momentprop import calibrate, cli
 
 NETS = """
 import torch
@@ -79,6 +79,25 @@ def test_dropout_methods_and_class_names_are_options(folder, capsys):
     assert "--dropout --methods ap2,ap2-logistic" in page.replace("--samples 20 ", "")
 
 
+def test_correlations_and_a_calibration_are_compared(folder, capsys):
+    sys.path.insert(0, str(folder))
+    try:
+        from nets import small
+    finally:
+        sys.path.remove(str(folder))
+    model = small().eval()
+    model.load_state_dict(torch.load("w.pt"))
+    x = torch.from_numpy(np.load("x.npy"))
+    calibrate(model, x, input_variance=0.01, samples=20).save("c.safetensors")
+    status = _run("nets:small", "--weights", "w.pt", "--data", "x.npy", "--variance", "0.01", "--samples", "20",
+                  "--calibration", "c.safetensors", "--json", "report.json")  # fmt: skip
+    printed = capsys.readouterr()
+    assert (status, printed.err) == (0, "")
+    methods = json.loads(Path("report.json").read_text())["methods"]
+    assert methods == ["ap1", "ap2", "joint", "ap2-calibrated", "joint-calibrated"]
+    assert "What to do next: " in printed.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -99,6 +118,7 @@ def test_dropout_methods_and_class_names_are_options(folder, capsys):
         (["nets:small", "--data", "x.npy", "--weights", "no.pt"], "there is no file no.pt"),
         (["nets:small", "--data", "x.npy", "--samples", "9"], "nothing in the model is random"),
         (["nets:small", "--data", "x.npy", "--variance", "1", "--methods", "ap9"], "unknown method 'ap9'"),
+        (["nets:small", "--data", "x.npy", "--calibration", "no.safetensors"], "no.safetensors"),
         (["nets:Odd", "--data", "x.npy", "--variance", "1"], "no Normal rule for 'special_zeta'"),
         (["nets:small", "--data", "x.npy", "--variance", "-1"], "invalid value for '--variance'"),
     ],

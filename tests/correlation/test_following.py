@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from momentprop import functional
+from momentprop import Categorical, functional, propagate
 from tests.correlation.followed import correlations, covariance, deviations, drawn
 
 _MATRIX = torch.randn(6, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64) / 6**0.5
@@ -174,3 +174,15 @@ def test_a_drawn_class_is_one_source() -> None:
 def test_probabilities_sum_to_one() -> None:
     found = covariance(lambda x: F.softmax(x, -1).sum(-1, keepdim=True), _vectors(), 0.5)
     torch.testing.assert_close(found, torch.zeros_like(found), rtol=0.0, atol=1e-6)
+
+
+def test_a_class_posterior_follows_correlations() -> None:
+    """Of a classifier that ends in `log_softmax`: the average of the probabilities of draws."""
+    x, weight = _vectors(), 3 * _MATRIX
+    found = propagate(lambda x: F.log_softmax(x @ weight, -1), x, input_variance=0.2)
+    factorized = propagate(lambda x: F.log_softmax(x @ weight, -1), x, input_variance=0.2, covariance=False)
+    noise = torch.randn(200_000, *x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
+    truth = torch.softmax((x + 0.2**0.5 * noise) @ weight, -1).mean(0)
+    assert type(found) is Categorical
+    torch.testing.assert_close(found.loc, truth, rtol=0.0, atol=0.002)
+    assert (factorized.loc - truth).abs().max() > 0.02

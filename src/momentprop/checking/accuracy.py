@@ -1,5 +1,6 @@
 """Turns measurements into the figures of every module."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 
 from momentprop.checking import metrics
 from momentprop.checking.final_output import Probabilities
+from momentprop.checking.joint_output import Correlations
 from momentprop.checking.measure import Measured
 from momentprop.checking.results import Accuracy, ModuleAccuracy, PosteriorAccuracy
 from momentprop.values import Estimate
@@ -66,6 +68,22 @@ def _floor(truth: Estimate, samples: int, measured: Measured) -> Accuracy:
         rms_log_std=_finite(metrics.rms_log_std_floor(truth)),
         correlation=_finite(metrics.correlation_ceiling(truth)),
         coverage={_percent(level): metrics.coverage_floor(level, samples) for level in measured.levels},
+    )
+
+
+def with_correlations(module: ModuleAccuracy, found: Correlations, samples: int) -> ModuleAccuracy:
+    """The figures of the final output together with the errors of correlations between its units."""
+    errors = {
+        name: _finite(metrics.correlation_error(told, found.truth, found.varies))
+        for name, told in found.methods.items()
+        if name in module.methods
+    }
+    methods = {
+        name: dataclasses.replace(each, correlation_error=errors.get(name)) for name, each in module.methods.items()
+    }
+    floor = _finite(metrics.correlation_error_floor(found.truth, found.varies, samples))
+    return dataclasses.replace(
+        module, methods=methods, floor=dataclasses.replace(module.floor, correlation_error=floor)
     )
 
 

@@ -95,7 +95,7 @@ def unit(shown: Unit, methods: Sequence[str]) -> Markup:
     parts.append(svg.line(5, base, width - 5, base, "base"))
     for k, loc, stddev in told:
         parts.append(
-            _bell(x, y, loc, stddev, k) if stddev else svg.line(x(loc), 16, x(loc), base, f"line m{k % 5} dash")
+            _bell(x, y, loc, stddev, k) if stddev else svg.line(x(loc), 16, x(loc), base, f"line {svg.style(k)} dash")
         )
     parts += [svg.text(x(end), height - 4, _tick(x, end), anchor, "tick") for end, anchor in _ends(x)]
     return svg.drawing(height, f"Draws of output unit {shown.name}", *parts, width=width)
@@ -115,7 +115,7 @@ def _bell(x: Scale, y: Scale, loc: float, stddev: float, number: int) -> Markup:
     inside = [point for point in points if x.low <= point <= x.high]
     peak = 1 / (stddev * math.sqrt(2 * math.pi))
     curve = [(x(p), y(peak * math.exp(-0.5 * ((p - loc) / stddev) ** 2))) for p in inside]
-    return svg.path(curve, f"line m{number % 5}")
+    return svg.path(curve, f"line {svg.style(number)}")
 
 
 def _ends(x: Scale) -> list[tuple[float, str]]:
@@ -173,17 +173,17 @@ def cost(report: Results) -> Markup:
 
 
 def _cost_rows(report: Results, name: str) -> list[tuple[str, float, str, str]]:
-    number = report.methods.index(name) % 5
+    style = svg.style(report.methods.index(name))
     passes, nominal = report.cost[name].measured, report.cost[name].nominal
     told = formatting.number(passes) + (f" (nominal {nominal})" if nominal is not None else "")
-    rows = [(f"{name} costs", passes, told, f"m{number} solid")]
+    rows = [(f"{name} costs", passes, told, f"{style} solid")]
     found = report.at_output(name)
     worths = {"mean": found.worth_mean, "std": found.worth_std}
     if report.posterior is not None and name in report.posterior.methods:
         worths["classes"] = report.posterior.worth[name][sentences.best(report.posterior.methods[name])[0]]
     for what, count in worths.items():
         if count is not None:
-            rows.append((f"worth, {what}", count, formatting.brief_worth(count, report.samples), f"m{number} pale"))
+            rows.append((f"worth, {what}", count, formatting.brief_worth(count, report.samples), f"{style} pale"))
     return rows
 
 
@@ -202,7 +202,7 @@ def reliability(report: Results) -> Markup:
         covered = report.at_output(method).coverage
         points = [(p, covered[f"{100 * p:g}"]) for p in levels if f"{100 * p:g}" in covered]
         if points:
-            parts.append(svg.path([(x(0), y(0)), *((x(p), y(c)) for p, c in points)], f"line m{k % 5}"))
+            parts.append(svg.path([(x(0), y(0)), *((x(p), y(c)) for p, c in points)], f"line {svg.style(k)}"))
             parts += [svg.mark(x(p), y(c), k, _held(method, p, c)) for p, c in points]
     parts.append(svg.text(x.end, bottom + 30, "nominal coverage", "end", "axis"))
     parts.append(svg.text(left, 9, "observed coverage", "start", "axis"))

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from momentprop.checking import accuracy, cost, ranks, shown_inputs
+from momentprop.checking import accuracy, cost, ranks, shown_inputs, wide_outputs
 from momentprop.checking.final_output import Classes
 from momentprop.checking.measure import Measurement, measure
-from momentprop.checking.methods import Method, functions, passes
+from momentprop.checking.methods import Compared, Method, functions
 from momentprop.checking.picked_units import name_of_output
 from momentprop.checking.report import Report
 from momentprop.checking.results import Cost, ModuleAccuracy
@@ -31,7 +31,7 @@ def check(
     model: Callable[..., Any],
     *args: Any,
     input_variance: Tensor | float | None = None,
-    methods: Sequence[Method] = ("ap1", "ap2"),
+    methods: Sequence[Method] | None = None,
     dropout: bool = False,
     samples: int = 1000,
     seed: int = 0,
@@ -60,9 +60,12 @@ def check(
             mode, because a thousand draws would change its statistics.
         *args: arguments of the model: a batch of inputs, tensors or values.
         input_variance: the variance of the first floating-point argument, as in `propagate`.
-        methods: the methods to compare with draws: `"ap1"`, `"ap2"` (also `"ap2-logistic"`, `"ap2-fitted"`), a name
-            with options of `propagate` such as `("quadrature", {"fallback": "quadrature"})`, or a name with a function
-            that takes and gives what `propagate` does.
+        methods: the methods to compare with draws, by default `("ap1", "ap2", "joint")`. Others are `"linear"`, the
+            delta method; `"full"`, for small networks; `"probes"`, which has 16 of them, and `"probes-64"`;
+            `"ap2-logistic"` and `"ap2-fitted"`; a name with options of `propagate` such as
+            `("quadrature", {"fallback": "quadrature"})`; or a name with a function that takes and gives what
+            `propagate` does. `"ap2"` takes units as independent, and `"joint"` is AP2 with the covariance of the
+            output, which is left out if an input has more than 128 output units.
         dropout: let dropout act in evaluation mode, as in `propagate`.
         samples: the number of draws. It limits what the check can resolve: see the floors in the report.
         seed: the seed of the draws.
@@ -72,7 +75,7 @@ def check(
             called `logits` and outputs with two dimensions count as logits.
         class_names: the names of the classes, or of the output units, for the report.
         show: the inputs for which the report shows output units and class probabilities.
-        calibration: a calibration, to compare calibrated AP2 as well.
+        calibration: a calibration, to compare `"ap2-calibrated"` as well, and `"joint-calibrated"` beside `"joint"`.
         fallback: as in `propagate`.
         **kwargs: keyword arguments of the model.
 
@@ -88,28 +91,31 @@ def check(
     if units is not None and units < 1:
         raise ValueError(f"at least 1 unit of every output must be measured, but units is {units}: None takes all")
     started = time.perf_counter()
-    compared = functions(methods, calibration)
+    named = functions(methods, calibration)
     noise = {"input_variance": input_variance, "dropout": dropout, "fallback": fallback}
     run = Run(model, args, kwargs, seed=seed, **noise)
     if run.batch_size == 0:
         raise ValueError("the batch is empty: a check takes at least one input")
     mine, shown, start = ranks.share(run, show)
-    found = ranks.gathered(measure(mine, compared, samples, units, classes, shown), start)
+    chosen = wide_outputs.chosen(mine, named)
+    found = ranks.gathered(measure(mine, chosen.methods, samples, units, classes, shown), start)
+    compared = {name: chosen.methods[name] for name in found.methods}
     modules = _modules(found, run, samples)
     return Report(
-        call=_described(run, list(compared), samples),
+        call=_described(run, found.methods, samples),
         versions=_versions(),
         model=_model_name(model),
         samples=samples,
         inputs=run.batch_size,
         seed=seed,
-        methods=list(compared),
+        methods=found.methods,
         output=found.end,
         modules=modules,
         posterior=accuracy.of_posterior(found.probabilities, samples) if found.probabilities is not None else None,
         examples=shown_inputs.of(found, run, class_names),
-        cost=_cost(mine, compared),
+        cost=_cost(mine, compared, chosen.units),
         seconds=time.perf_counter() - started,
+        notes=chosen.notes + found.notes,
     )
 
 
@@ -121,6 +127,8 @@ def _modules(found: Measurement, run: Run, samples: int) -> dict[str, ModuleAccu
         path = measured.path
         kind = types[path if path in types else path.rpartition("#")[0]]  # `path#2` for a second call
         modules[name] = accuracy.of_module(measured, samples, kind, same)
+    if found.correlations is not None:
+        modules[found.end] = accuracy.with_correlations(modules[found.end], found.correlations, samples)
     if all(module.zero == module.units for module in modules.values()):
         raise ValueError("nothing in the model is random: give an `input_variance`, or let `dropout=True` act")
     return modules
@@ -134,10 +142,11 @@ def _types(run: Run) -> dict[str, str]:
     return {**types, name_of_output(run.model): type(run.model).__name__}
 
 
-def _cost(run: Run, methods: Mapping[str, Callable[..., Any]]) -> dict[str, Cost]:
+def _cost(run: Run, methods: Mapping[str, Compared], units: int) -> dict[str, Cost]:
     run = run.apart()
     runs = {name: functools.partial(run.under, method) for name, method in methods.items()}
-    return {name: Cost(ratio, passes(name)) for name, ratio in cost.measured(run.plain, runs).items()}
+    measured = cost.measured(run.plain, runs)
+    return {name: Cost(measured[name], method.cost(units)) for name, method in methods.items()}
 
 
 def _described(run: Run, methods: Sequence[str], samples: int) -> str:

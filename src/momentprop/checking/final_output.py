@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from momentprop.checking.accumulators import Histogram
+from momentprop.checking.joint_output import Correlations, JointOutput, log_posterior, marginal
 from momentprop.functional.posterior import class_posterior
 from momentprop.rules.reductions.softmax import MOST_RACING_INDEPENDENT
 from momentprop.sampling import RunningMoments
-from momentprop.values import Categorical, Certain, Estimate, Normal
+from momentprop.values import Categorical, Certain, Estimate, Joint, Normal
 from momentprop.values.uncertain import Uncertain
 
 Classes = int | Literal["auto"] | None
@@ -56,7 +57,9 @@ class FinalOutput:
         first = next(iter(values.values()))
         self.dim = _class_dim(first, name, classes)
         self.all_values = values
-        self.values = {method: value for method, value in values.items() if isinstance(value, Uncertain | Certain)}
+        told = {method: value for method, value in values.items() if isinstance(value, Uncertain | Certain)}
+        self.values = {method: marginal(value) for method, value in told.items()}
+        self.joint = JointOutput(told)
         self.are_probabilities: bool | None = None  # or logits; the first draw decides
         self.softmax = RunningMoments()
         self.moments = RunningMoments()
@@ -102,6 +105,11 @@ class FinalOutput:
             )
         self.moments.add(chosen)
         self.histogram.add(chosen)
+        self.joint.add(draws)
+
+    def correlations(self) -> Correlations | None:
+        """The correlations of the units of an input, if a method tells them."""
+        return self.joint.correlations()
 
     def probabilities(self) -> Probabilities | None:
         """The class probabilities, if the output has classes."""
@@ -144,6 +152,8 @@ def log_posteriors(value: Any, dim: int, is_probability: bool) -> dict[str, Tens
         found = {"kl": value.logits}
     elif is_probability:
         found = {"kl": value.loc.double().movedim(dim, -1).log()}
+    elif isinstance(value, Joint) and value.batch_dim != dim % value.ndim:
+        found = {"kl_joint": log_posterior(value, dim)}
     elif isinstance(value, Uncertain):
         normal: Any = Normal.of(value.loc.double(), value.variance.double())
         few = normal.shape[dim] <= MOST_RACING_INDEPENDENT

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from importlib import resources
 
-from momentprop.checking import charts, formatting, sentences, tables
+from momentprop.checking import advice, charts, formatting, sentences, tables
+from momentprop.checking.methods import JOINT
 from momentprop.checking.results import SAMPLED, Example, Results
 from momentprop.checking.svg import Markup, element, join, mark
 from momentprop.checking.tables import Table
@@ -39,7 +40,7 @@ def _sections(report: Results) -> list[Markup]:
     if any(example.probabilities for example in report.examples):
         sections.append(_classes(report))
     sections.append(_cost(report))
-    return [*sections, _tables(report), _footer(report)]
+    return [*sections, _tables(report), _next(report), _footer(report)]
 
 
 def _header(report: Results) -> Markup:
@@ -54,11 +55,16 @@ def _header(report: Results) -> Markup:
 
 
 def tiles(report: Results) -> Markup:
-    """The most important figures at the output, in large letters."""
-    found, name = report.at_output(report.chief), report.chief
+    """The most important figures at the output, in large letters: of the main method, and with correlations."""
+    return join([_tiles(report, name) for name in report.methods if name in (report.chief, JOINT)])
+
+
+def _tiles(report: Results, name: str) -> Markup:
+    found = report.at_output(name)
     told = [
         (formatting.number(found.eps_mean), "error of the means", "in standard deviations (eps_mean); 0 is exact"),
         (formatting.number(found.eps_std), "factor of the deviations", "eps_std; 1 is exact, below is overconfident"),
+        (formatting.number(found.rms_log_std), "relative error of one deviation", "rms_log_std; 0 is exact"),
         (formatting.brief_worth(found.worth_mean, report.samples), "draws have the same error", "of the means"),
         (formatting.number(report.cost[name].measured), "forward passes", "measured cost, by the clock"),
     ]
@@ -123,10 +129,14 @@ def _tables(report: Results) -> Markup:
     parts = [output, table(tables.at_output(report, str)), element("h3", "Error of the means (eps_mean)")]
     parts.append(table(tables.means(report, str)))
     for name in report.methods:
-        head, rows = tables.deviations(report, name, str)
-        if rows:
-            parts += [element("h3", f"Standard deviations by {name}"), table((head, rows))]
+        if tables.tells_layers(report, name):
+            parts += [element("h3", f"Standard deviations by {name}"), table(tables.deviations(report, name, str))]
     return section("All numbers", "", *parts)
+
+
+def _next(report: Results) -> Markup:
+    said = [element("p", prose(sentence)) for sentence in (*report.notes, *advice.sentences(report))]
+    return section("What to do next", "", *said)
 
 
 def _footer(report: Results) -> Markup:

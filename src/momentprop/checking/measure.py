@@ -1,6 +1,6 @@
 """Runs every method and a stream of draws on a model, and keeps what the figures need."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +9,14 @@ from torch import Tensor
 
 from momentprop.checking.accumulators import FINE_LEVELS, LEVELS, UnitAccumulator
 from momentprop.checking.final_output import FinalOutput, Probabilities, ShownUnits
-from momentprop.checking.picked_units import UnitPicker, leaves, name_of_output
+from momentprop.checking.joint_output import Correlations, marginal
+from momentprop.checking.methods import Compared
+from momentprop.checking.picked_units import UnitPicker, leaves, name_of_output, name_of_the_end
 from momentprop.recording import Recording
 from momentprop.running import Run
 from momentprop.sampling import chunks
 from momentprop.values import Categorical, Certain, Estimate, Sample
+from momentprop.values.structures import mapped
 from momentprop.values.uncertain import Uncertain
 
 
@@ -32,17 +35,20 @@ class Measured:
 
 @dataclass
 class Measurement:
-    """All outputs by name, and the class probabilities and shown units of the final output."""
+    """All outputs by name, and the class probabilities, correlations and shown units of the final output."""
 
     modules: dict[str, Measured]
+    correlations: Correlations | None
     probabilities: Probabilities | None
     shown: list[ShownUnits]
     end: str
+    methods: list[str]
+    notes: list[str]  # which methods could not run, and why
 
 
 def measure(
     run: Run,
-    methods: Mapping[str, Callable[..., Any]],
+    methods: Mapping[str, Compared],
     samples: int,
     limit: int | None,
     classes: Any,
@@ -50,10 +56,15 @@ def measure(
 ) -> Measurement:
     """Compare the methods with draws at every output of a module."""
     picker = UnitPicker(limit)
-    outputs, flat = {}, {}
+    outputs, flat, notes = {}, {}, []
     for name, method in methods.items():
-        outputs[name], flat[name] = _by_method(run, method, picker)
-    end = _end(next(iter(outputs.values())))
+        try:
+            outputs[name], flat[name] = _by_method(run, method, picker)
+        except Exception as error:
+            if not method.optional:
+                raise
+            notes.append(f"{name} is left out, because it cannot run on this model: {' '.join(str(error).split())}")
+    end = name_of_the_end(next(iter(outputs.values())))
     ending = FinalOutput({name: found[end] for name, found in outputs.items()}, end, classes, show)
     watches: dict[str, UnitAccumulator] = {}
     dtypes: dict[str, torch.dtype] = {}
@@ -76,16 +87,21 @@ def measure(
         )
         for name, watch in watches.items()
     }
-    return Measurement(modules, ending.probabilities(), ending.shown(), end)
+    return Measurement(
+        modules, ending.correlations(), ending.probabilities(), ending.shown(), end, list(outputs), notes
+    )
 
 
-def _by_method(run: Run, method: Callable[..., Any], picker: UnitPicker) -> tuple[dict[str, Any], dict[str, Any]]:
+def _by_method(run: Run, method: Compared, picker: UnitPicker) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values of the model's output in full, and the picked units of all outputs, both by name."""
-    result = run.apart().under(method, record=run.has_modules)
-    output, recorded = result if run.has_modules else (result, {})
-    picked = [picker(path, tree) for path, tree in recorded.items()] + [picker(name_of_output(run.model), output)]
+    record = run.has_modules and method.everywhere
+    result = run.apart().under(method, record=record)
+    output, recorded = result if record else (result, {})
+    name = method.only or name_of_output(run.model)
+    trees = {**recorded, name: output}
+    picked = [picker(path, mapped(marginal, tree)) for path, tree in trees.items()]
     flat = {name: value for found in picked for name, value in found.items()}
-    return dict(leaves(output, name_of_output(run.model))), flat
+    return dict(leaves(output, name)), flat
 
 
 def _draws(run: Run, picker: UnitPicker, end: str, samples: int) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
@@ -103,16 +119,6 @@ def _draws(run: Run, picker: UnitPicker, end: str, samples: int) -> Iterator[tup
 
         for *drawn, full in chunks(draw, samples, together=run.may_vectorize, title="checking"):
             yield dict(zip(names, drawn, strict=True)), full
-
-
-def _end(outputs: Mapping[str, Any]) -> str:
-    """The name of the final output: the logits, or the first one."""
-    if not outputs:
-        raise ValueError("the output of the model has no floating-point tensor to check")
-    end = next((name for name in outputs if name.endswith(".logits")), next(iter(outputs)))
-    if outputs[end].numel() == 0:
-        raise ValueError(f"{end!r} of the model has no elements to check: its shape is {tuple(outputs[end].shape)}")
-    return end
 
 
 def _comparable(flat: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:

@@ -84,6 +84,26 @@ def coverage_floor(level: float, samples: int) -> float:
     return math.sqrt(level * (1 - level) / samples)
 
 
+def correlation_error(found: Tensor | None, truth: Tensor, varies: Tensor) -> float:
+    r"""The average of $|\rho_{ij} - \rho^*_{ij}|$ over the pairs of units of an item that vary; None is independence.
+
+    All have the shape (items, units, units), or (items, units).
+    """
+    error = (truth if found is None else found - truth).abs()
+    return float(error[_pairs(varies)].mean())
+
+
+def correlation_error_floor(truth: Tensor, varies: Tensor, samples: int) -> float:
+    r"""The error of the exact correlations: $\rho^* - \rho$ has a deviation of about $(1 - \rho^2)/\sqrt n$."""
+    return float((1 - truth[_pairs(varies)].square()).mean()) * eps_mean_floor(samples)
+
+
+def _pairs(varies: Tensor) -> Tensor:
+    """Which entries of the correlation matrices are of two different units that vary."""
+    both = varies.unsqueeze(-1) & varies.unsqueeze(-2)
+    return both & ~torch.eye(varies.shape[-1], dtype=torch.bool, device=varies.device)
+
+
 def divergence(truth: Tensor, log_q: Tensor) -> float:
     r"""$\mathrm{KL}(p^*\,\|\,q) = \sum_y p^*(y)\log(p^*(y)/q(y))$ in nats, averaged over inputs; classes come last.
 

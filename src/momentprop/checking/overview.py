@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from momentprop.checking import charts, formatting, html
-from momentprop.checking.methods import CALIBRATED
+from momentprop.checking.methods import CALIBRATED, JOINT, JOINT_CALIBRATED
 from momentprop.checking.report import Report
 from momentprop.checking.svg import Markup, element
 from momentprop.checking.tables import Table
@@ -40,26 +40,35 @@ def page(title: str, introduction: Sequence[str], entries: Sequence[Entry]) -> s
 
 
 def comparison(entries: Sequence[Entry]) -> Table:
-    """The figures at the output, one row per report: AP1, the main method, and calibrated AP2 if present."""
-    more = ["calibrated"] if any(CALIBRATED in entry.report.methods for entry in entries) else []
-    head = ["at the output", "means off by: AP1", "AP2", *more, "floor", "deviations: AP2", *more]
-    head += ["90 % intervals hold: AP2", *more, "classes off by: AP1", "AP2", *more, "worth draws: AP2", *more]
-    head += ["passes: AP2", *more]
-    return head, [[entry.title, *_figures(entry.report, bool(more))] for entry in entries]
+    """The figures at the output, one row per report: AP1, the main method, and others that are present.
+
+    The means of a joint method are those of the method without correlations, and not repeated.
+    """
+    present = {name for entry in entries for name in entry.report.methods}
+    others = {name: label for name, label in _LABELS.items() if name in present}
+    alone = {name: label for name, label in others.items() if name == CALIBRATED}
+    head = ["at the output", "means off by: AP1", "AP2", *alone.values(), "floor", "deviations: AP2", *others.values()]
+    head += ["90 % intervals hold: AP2", *others.values(), "classes off by: AP1", "AP2", *others.values()]
+    head += ["worth draws: AP2", *alone.values(), "passes: AP2", *others.values()]
+    return head, [[entry.title, *_figures(entry.report, list(alone), list(others))] for entry in entries]
 
 
-def _figures(report: Report, calibrated: bool) -> list[str]:
-    names = [report.chief, CALIBRATED] if calibrated else [report.chief]
-    found = [report.at_output(name) for name in names]
+_LABELS = {JOINT: "joint", CALIBRATED: "calibrated", JOINT_CALIBRATED: "calibrated, joint"}
+
+
+def _figures(report: Report, alone: Sequence[str], others: Sequence[str]) -> list[str]:
+    of_means = [report.at_output(name) for name in (report.chief, *alone)]
+    found = [report.at_output(name) for name in (report.chief, *others)]
     divergences = report.posterior.methods if report.posterior is not None else {}
     return [
-        *(formatting.number(each.eps_mean) for each in (report.at_output("ap1"), *found, report.floor_at_output)),
+        *(formatting.number(each.eps_mean) for each in (report.at_output("ap1"), *of_means, report.floor_at_output)),
         *("× " + formatting.number(each.eps_std) for each in found),
         *(formatting.percent(each.coverage.get("90")) for each in found),
         *(formatting.number(min(divergences[each].values(), default=None)) if each in divergences else formatting.NONE
-          for each in ("ap1", *names)),
-        *(formatting.brief_worth(each.worth_mean, report.samples) for each in found),
-        *(formatting.number(report.cost[name].measured) for name in names),
+          for each in ("ap1", report.chief, *others)),
+        *(formatting.brief_worth(each.worth_mean, report.samples) for each in of_means),
+        *(formatting.number(report.cost[name].measured) if name in report.cost else formatting.NONE
+          for name in (report.chief, *others)),
     ]  # fmt: skip
 
 

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS = ("#c4500c", "#1f5fb0", "#1c7d4d", "#8a3fa0", "#7a5a14")
-_MARKERS = "oDs^v"
+_COLOURS = ("#c4500c", "#1f5fb0", "#1c7d4d", "#8a3fa0", "#7a5a14", "#0b7d8c", "#b3225f", "#59616d")
+_MARKERS = "oDs^vPhX"
 
 
 def figure(report: Results) -> "Figure":
@@ -41,7 +41,7 @@ def _draw(axes: "Axes", report: Results, name: str, bands: list[tuple[float, flo
         points = [(x, row) for row, x in zip(rows, numbers, strict=True) if x]
         if points:
             x, y = zip(*points, strict=True)
-            axes.plot(x, y, _MARKERS[k % 5], color=_COLOURS[k % 5], markersize=5, label=method.replace("$", r"\$"))
+            axes.plot(x, y, _MARKERS[k % 8], color=_COLOURS[k % 8], markersize=5, label=method.replace("$", r"\$"))
     found = [x for module in report.rows.values() for a in module.methods.values() if (x := getattr(a, name))]
     axes.set_xscale("log")
     if found:

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from momentprop.checking.final_output import Probabilities
+from momentprop.checking.joint_output import Correlations
 from momentprop.checking.measure import Measured, Measurement
 from momentprop.running import Run, is_tensor
 from momentprop.torch_compat import pytrees as pytree
@@ -45,8 +46,15 @@ def gathered(mine: Measurement, start: int) -> Measurement:
     parts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(parts, mine)
     modules = {name: _joined([part.modules[name] for part in parts]) for name in mine.modules}
+    correlations = None if mine.correlations is None else _joined_items([part.correlations for part in parts])
     probabilities = None if mine.probabilities is None else _joined_rows([part.probabilities for part in parts])
-    return Measurement(modules, probabilities, [shown for part in parts for shown in part.shown], mine.end)
+    return dataclasses.replace(
+        mine,
+        modules=modules,
+        correlations=correlations,
+        probabilities=probabilities,
+        shown=[shown for part in parts for shown in part.shown],
+    )
 
 
 def _joined(parts: Sequence[Measured]) -> Measured:
@@ -58,6 +66,15 @@ def _joined(parts: Sequence[Measured]) -> Measured:
         truth=_cat([part.truth for part in parts]),
         values={name: _cat([part.values[name] for part in parts]) for name in first.values},
         inside={name: torch.cat([part.inside[name] for part in parts], 1) for name in first.inside},
+    )
+
+
+def _joined_items(parts: Sequence[Correlations]) -> Correlations:
+    told = {name: [part.methods[name] for part in parts] for name in parts[0].methods}
+    return Correlations(
+        torch.cat([part.truth for part in parts]),
+        torch.cat([part.varies for part in parts]),
+        {name: None if None in found else torch.cat(found) for name, found in told.items()},  # type: ignore[arg-type]
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking import html, plot, sentences, tables
+from momentprop.checking import advice, html, plot, sentences, tables
 from momentprop.checking.results import Results
 from momentprop.markdown import code, table
 
@@ -33,6 +33,11 @@ class Report(Results):
     def summary(self) -> str:
         """The result in a few sentences."""
         return sentences.summary(self)
+
+    @property
+    def advice(self) -> list[str]:
+        """What to do next, in a few sentences that follow from the figures at the output."""
+        return advice.sentences(self)
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers: `to_dict()["modules"]["conv1"]["methods"]["ap2"]["eps_mean"]`."""
@@ -67,7 +72,8 @@ def _text(report: Report, quote: Callable[[str], str]) -> str:
     parts += [sentences.summary(report, quote), "Error of the means, in average standard deviations (eps_mean):"]
     parts.append(table(*tables.means(report, quote)))
     for name in report.methods:
-        if any(tables.tells_deviations(module, name) for module in report.rows.values()):
+        if tables.tells_layers(report, name):
             parts += [f"Standard deviations by {quote(name)}:", table(*tables.deviations(report, name, quote))]
     parts += ["At the output (worth: how many draws have the same error):", table(*tables.at_output(report, quote))]
+    parts += [*report.notes, f"What to do next: {' '.join(advice.sentences(report, quote))}"]
     return "\n\n".join(parts)

@@ -21,6 +21,7 @@ class Accuracy:
     worth_mean: float | None = None  # the number of draws with this error of the mean; `samples` means at least that
     worth_std: float | None = None
     zero: int = 0  # units that vary, though the method says they do not
+    correlation_error: float | None = None  # of the correlations between the units of an input; at the final output
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class ModuleAccuracy:
 class PosteriorAccuracy:
     """The class posterior by draws, and the divergence of each method's posteriors from it, in nats.
 
-    A method with variances has three posteriors (`kl_simplified`, `kl_logistic`, `kl_race`), any other has one (`kl`).
+    A method with variances has three posteriors (`kl_simplified`, `kl_logistic`, `kl_race`), one with a covariance has
+    `kl_joint`, and any other `kl`.
     """
 
     classes: int
@@ -105,6 +107,7 @@ class Results:
     examples: list[Example]
     cost: dict[str, Cost]
     seconds: float
+    notes: list[str] = field(default_factory=list)  # which methods are left out, and why
 
     def __getitem__(self, name: str) -> ModuleAccuracy:
         return self.modules[name]

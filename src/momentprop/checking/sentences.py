@@ -3,11 +3,14 @@
 from collections.abc import Callable, Mapping
 
 from momentprop.checking.formatting import factor, number, percent, worth
-from momentprop.checking.methods import CALIBRATED
+from momentprop.checking.methods import CALIBRATED, JOINT, JOINT_CALIBRATED
 from momentprop.checking.results import Results
 from momentprop.markdown import code
 
 _OFF = 0.2  # the summary names the first module whose deviations have a larger relative error
+
+
+_OTHERS = (JOINT, CALIBRATED, JOINT_CALIBRATED)  # the summary has a sentence on each
 
 
 def summary(report: Results, quote: Callable[[str], str] = str) -> str:
@@ -18,7 +21,7 @@ def summary(report: Results, quote: Callable[[str], str] = str) -> str:
     if off is not None:
         where = f"{code(off)}, a {quote(report[off].type)}"
         parts.append(f"The first module where its deviations are off by more than {percent(_OFF)} is {where}.")
-    parts += [_of_other(report, other) for other in report.methods if other == CALIBRATED != name]
+    parts += [_of_other(report, other) for other in report.methods if other in _OTHERS and other != name]
     return " ".join(part for part in parts if part)
 
 
@@ -27,9 +30,14 @@ def _of_other(report: Results, name: str) -> str:
     found, floor = report.at_output(name), report.floor_at_output
     if found.eps_mean is None or found.eps_std is None or floor.eps_std is None:
         return ""
+    classes = ""
+    if report.posterior is not None and name in report.posterior.methods:
+        classes = (
+            f"; the class probabilities are {number(best(report.posterior.methods[name])[1])} nats from the draws'"
+        )
     return (
         f"By {name}, the means are off by {number(found.eps_mean)} standard deviations, and the deviations are "
-        f"{factor(found.eps_std, floor.eps_std)}."
+        f"{factor(found.eps_std, floor.eps_std)}{classes}."
     )
 
 

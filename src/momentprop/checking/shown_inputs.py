@@ -15,7 +15,7 @@ from momentprop.running import Run
 from momentprop.values import Value
 from momentprop.values.uncertain import Uncertain
 
-_BEST = ("kl_race", "kl_fast", "kl")  # the report shows the first of these posteriors that a method has
+_BEST = ("kl_joint", "kl_race", "kl_fast", "kl")  # the report shows the first of these posteriors that a method has
 
 
 def of(found: Measurement, run: Run, class_names: Sequence[str] | None) -> list[Example]:

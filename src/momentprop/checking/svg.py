@@ -96,14 +96,21 @@ def path(points: Sequence[tuple[float, float]], class_: str) -> Markup:
 
 
 _MARKS = ("M -4 0 A 4 4 0 1 0 4 0 A 4 4 0 1 0 -4 0", "M 0 -5 L 5 0 L 0 5 L -5 0 Z", "M -4 -4 L 4 -4 L 4 4 L -4 4 Z",
-          "M 0 -5 L 5 4 L -5 4 Z", "M 0 5 L 5 -4 L -5 -4 Z")  # fmt: skip
+          "M 0 -5 L 5 4 L -5 4 Z", "M 0 5 L 5 -4 L -5 -4 Z",
+          "M -2 -5 H 2 V -2 H 5 V 2 H 2 V 5 H -2 V 2 H -5 V -2 H -2 Z", "M -5 0 L -2 -5 L 2 -5 L 5 0 L 2 5 L -2 5 Z",
+          "M -5 -3 L -3 -5 L 0 -2 L 3 -5 L 5 -3 L 2 0 L 5 3 L 3 5 L 0 2 L -3 5 L -5 3 L -2 0 Z")  # fmt: skip
+
+
+def style(number: int) -> str:
+    """The name of the colour of a method by its number."""
+    return f"m{number % len(_MARKS)}"
 
 
 def mark(x: float, y: float, number: int, title: str | None = None) -> Markup:
     """The mark of a method by its number: its own shape and colour."""
     inside = () if title is None else (element("title", title),)
     shape = _MARKS[number % len(_MARKS)]
-    return element("path", *inside, d=shape, transform=f"translate({x:.2f} {y:.2f})", class_=f"mark m{number % 5}")
+    return element("path", *inside, d=shape, transform=f"translate({x:.2f} {y:.2f})", class_=f"mark {style(number)}")
 
 
 def _attribute(value: Any) -> str:

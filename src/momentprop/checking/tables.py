@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from momentprop.checking.formatting import NONE, number, percent, worth
-from momentprop.checking.results import ModuleAccuracy, Results
+from momentprop.checking.results import Accuracy, ModuleAccuracy, Results
 
 Table = tuple[list[str], list[list[str]]]
 
@@ -11,6 +11,12 @@ Table = tuple[list[str], list[list[str]]]
 def tells_deviations(module: ModuleAccuracy, method: str) -> bool:
     """Whether a method gives standard deviations at a module."""
     return module.methods.get(method, module.floor).eps_std is not None and method in module.methods
+
+
+def tells_layers(report: Results, method: str) -> bool:
+    """Whether a method gives standard deviations elsewhere than at the final output, or there is nothing else."""
+    told = [name for name, module in report.rows.items() if tells_deviations(module, method)]
+    return bool(told) and (told != [report.output] or len(report.rows) == 1)
 
 
 def means(report: Results, quote: Callable[[str], str]) -> Table:
@@ -41,7 +47,7 @@ def deviations(report: Results, name: str, quote: Callable[[str], str]) -> Table
                 [
                     quote(path),
                     number(found.eps_std, 3),
-                    f"×÷{number(floor.eps_std, 3)}",
+                    _factor(floor),
                     *map(number, (found.rms_log_std, floor.rms_log_std, found.correlation, floor.correlation)),
                     *(percent(found.coverage[level]) for level in ("50", "90", "99")),
                     str(found.zero),
@@ -51,16 +57,24 @@ def deviations(report: Results, name: str, quote: Callable[[str], str]) -> Table
 
 
 def at_output(report: Results, quote: Callable[[str], str]) -> Table:
-    """The cost of each method, and its worth at the output."""
-    found = {name: report.at_output(name) for name in report.methods}
+    """The cost of each method, and its accuracy and worth at the output."""
+    found, floor = {name: report.at_output(name) for name in report.methods}, report.floor_at_output
+    told = list(found.values())
     rows = [
         ["forward passes, measured", *(number(report.cost[name].measured) for name in found), NONE],
         ["forward passes, nominal", *(str(report.cost[name].nominal or NONE) for name in found), NONE],
-        ["eps_mean", *(number(a.eps_mean) for a in found.values()), number(report.floor_at_output.eps_mean)],
-        ["eps_mean: worth draws", *(worth(a.worth_mean, report.samples) for a in found.values()), NONE],
-        ["rms_log_std", *(number(a.rms_log_std) for a in found.values()), number(report.floor_at_output.rms_log_std)],
-        ["rms_log_std: worth draws", *(worth(a.worth_std, report.samples) for a in found.values()), NONE],
+        ["eps_mean", *(number(each.eps_mean) for each in told), number(floor.eps_mean)],
+        ["eps_mean: worth draws", *(worth(each.worth_mean, report.samples) for each in told), NONE],
+        ["eps_std", *(number(each.eps_std, 3) for each in told), _factor(floor)],
+        ["rms_log_std", *(number(each.rms_log_std) for each in told), number(floor.rms_log_std)],
+        ["rms_log_std: worth draws", *(worth(each.worth_std, report.samples) for each in told), NONE],
     ]
+    if floor.correlation_error is not None:
+        errors = (number(each.correlation_error) for each in told)
+        rows.append(["correlation_error", *errors, number(floor.correlation_error)])
+    if floor.coverage:
+        held = (percent(each.coverage.get("90")) for each in told)
+        rows.append(["90 % intervals hold", *held, f"±{percent(floor.coverage['90'])}"])
     for figure in report.figures_of_posterior:
         assert report.posterior is not None
         divergences, draws = report.posterior.methods, report.posterior.worth
@@ -71,3 +85,7 @@ def at_output(report: Results, quote: Callable[[str], str]) -> Table:
             [f"{figure}: worth draws", *(worth(draws[name].get(figure), report.samples) for name in found), NONE]
         )
     return ["", *map(quote, report.methods), "floor"], rows
+
+
+def _factor(floor: Accuracy) -> str:
+    return NONE if floor.eps_std is None else f"×÷{number(floor.eps_std, 3)}"

@@ -28,7 +28,17 @@ def check(
     weights: Annotated[Path | None, typer.Option(metavar="FILE", help="The weights: .safetensors or .pt.")] = None,
     variance: Annotated[float | None, typer.Option(min=0.0, help="The variance of every input.")] = None,
     dropout: Annotated[bool, typer.Option("--dropout", help="Apply the dropout of the network.")] = False,
-    methods: Annotated[str, typer.Option(metavar="NAMES", help="Methods, separated by commas.")] = "ap1,ap2",
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Methods, separated by commas: ap1,ap2,joint (the default), linear, full, probes, probes-64, ...",
+        ),
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Compare calibrated AP2 too: a file that Calibration.save wrote."),
+    ] = None,
     samples: Annotated[int, typer.Option(min=2, help="The number of Monte Carlo draws.")] = 1000,
     seed: Annotated[int, typer.Option(help="The seed of the draws.")] = 0,
     inputs: Annotated[int | None, typer.Option(min=1, help="Use only the first N inputs.")] = None,
@@ -36,7 +46,7 @@ def check(
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a web page.")] = None,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all numbers.")] = None,
 ) -> None:
-    """Compare AP1 and AP2 with Monte Carlo at every layer of a network, and report how accurate they are.
+    """Compare AP1, AP2 and AP2 with correlations with Monte Carlo at every layer of a network, and report the errors.
 
     Prints tables, and writes a report for the browser. MODULE may lie in the current folder. FACTORY is called without
     arguments and returns an `nn.Module`, which is put into evaluation mode.
@@ -48,7 +58,9 @@ def check(
         f"the network does not take an input of shape {tuple(x.shape)} and type {x.dtype}",
     )
     names = None if class_names is None else class_names.split(",")
-    options: dict[str, Any] = {"methods": methods.split(","), "samples": samples, "seed": seed, "class_names": names}
+    options: dict[str, Any] = {"samples": samples, "seed": seed, "class_names": names}
+    options["methods"] = None if methods is None else methods.split(",")
+    options["calibration"] = None if calibration is None else momentprop.Calibration.load(calibration)
     try:
         report = momentprop.check(model, x, input_variance=variance, dropout=dropout, **options)
     except (TypeError, ValueError, momentprop.MissingRule) as error:

@@ -10,5 +10,6 @@ the variances $r$ of the rests. It is exact for linear networks.
 * `rests`: the variance of the rest of each operation.
 * `gates`: derivatives along the means only.
 * `following`: the watcher that collects births in a pass.
+* `shielded`: watchers that correct variances in such a pass.
 * `adjoint`: one backward pass for each output.
 """

@@ -1,24 +1,25 @@
 """The covariance of outputs, by one backward pass for each of them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from momentprop.correlation.bending import bent
 from momentprop.correlation.births import Birth, Births
 from momentprop.correlation.gates import Gates
-from momentprop.correlation.items import Place, Weighing, whole
+from momentprop.correlation.items import Place, Weighing, at, whole
+from momentprop.values.sources import Segment, Sources, spread
 
 
 @dataclass
 class Followed:
-    """What the backward passes give."""
+    """What the backward passes give, for the units of each item."""
 
     covariance: Tensor  # of the outputs: (items, units, units)
-    crosses: list[Tensor]  # with the units of each input: (items, units, units of the input)
+    crosses: list[Tensor] = field(default_factory=list)  # with each input: (items, units, units of the input)
+    moved: dict[Segment, Tensor] = field(default_factory=dict)  # by the sources of inputs: (items, units, sources)
 
 
 def covariance(births: Births, gates: Gates, outputs: Tensor) -> Tensor:
@@ -32,27 +33,27 @@ def followed(births: Births, gates: Gates, outputs: Tensor, inputs: int = 0) -> 
     Raises `ItemsInteract` where a unit belongs to several items, as a random weight does.
     """
     items, units = outputs.shape
-    dtype = torch.promote_types(outputs.dtype, torch.float32)
     with gates.shut(), torch.enable_grad():
         rows = slopes(outputs, births.edges, gates.tracked)
-        found = [(birth, row) for birth, row in zip(births.found, rows, strict=True) if row is not None]
-        if items > 1 and found:
-            weighing = Weighing(outputs)
-            edges = [birth.edge for birth, _ in found]
-            weighed = _pulled(outputs, edges, weighing.cotangent(outputs))
-            places = weighing.places([(row, w) for (_, row), w in zip(found, weighed, strict=True)])
-        else:
-            places = [whole(birth.shape) for birth, _ in found]
-    total = outputs.new_zeros(items, units, units, dtype=dtype)
-    moved = {}
-    apart = [(place.of(birth), place, place.split(row).to(dtype)) for (birth, row), place in zip(found, places, strict=True)]
-    for (birth, _), each in zip(found, apart, strict=True):
-        total = total + _added(*each)
-        if any(birth is one for one in births.found[:inputs]):
-            moved[birth.edge] = _cross(*each).to(outputs.dtype)
-    total = bent(total, apart)
-    crosses = [moved.get(birth.edge, _nothing(outputs, birth)) for birth in births.found[:inputs]]
-    return Followed(total.to(outputs.dtype), crosses)
+        moving = [(birth, row) for birth, row in zip(births.found, rows, strict=True) if row is not None]
+        places = _places(outputs, moving)
+    wide = torch.promote_types(outputs.dtype, torch.float32)
+    total = outputs.new_zeros(items, units, units, dtype=wide)
+    moved = {
+        segment: outputs.new_zeros(items, units, segment.number, dtype=wide) for segment in brought(births.found, items)
+    }
+    seen: dict[int, tuple[Place, Tensor]] = {}
+    for (birth, row), place in zip(moving, places, strict=True):
+        apart = place.split(row).to(wide)
+        seen[id(birth)] = place, apart
+        total = total + _added(place.of(birth), place, apart)
+        for segment, factors in _sources(birth, place):
+            part = place.items_first(apart) @ factors.to(wide).mT
+            moved[segment] = moved[segment] + part
+    for part in moved.values():
+        total = total + part @ part.mT
+    crosses = [_cross(outputs, birth, seen.get(id(birth)), moved) for birth in births.found[:inputs]]
+    return Followed(total.to(outputs.dtype), crosses, moved)
 
 
 def slopes(outputs: Tensor, edges: Sequence[Any], tracked: bool) -> list[Tensor | None]:
@@ -66,18 +67,18 @@ def slopes(outputs: Tensor, edges: Sequence[Any], tracked: bool) -> list[Tensor 
     if outputs.is_cuda and units > 1:
         each = torch.eye(units, dtype=outputs.dtype, device=outputs.device).unsqueeze(1).expand(units, items, units)
         try:
-            return list(_pulled(outputs, edges, each, tracked, is_grads_batched=True))
+            return list(pulled(outputs, edges, each, tracked, is_grads_batched=True))
         except (RuntimeError, NotImplementedError):  # what torch cannot batch is done one by one
             pass
     found: list[Sequence[Any]] = []
     for unit in range(units):
         one = torch.zeros_like(outputs)
         one[:, unit] = 1.0
-        found.append(_pulled(outputs, edges, one, tracked))
+        found.append(pulled(outputs, edges, one, tracked))
     return [_stacked(rows) for rows in zip(*found, strict=True)]
 
 
-def _pulled(
+def pulled(
     outputs: Tensor, edges: Sequence[Any], cotangent: Tensor, tracked: bool = False, is_grads_batched: bool = False
 ) -> Sequence[Any]:
     """Run one backward pass."""
@@ -99,35 +100,58 @@ def _stacked(rows: Sequence[Any]) -> Tensor | None:
     return torch.stack([torch.zeros_like(like) if row is None else row for row in rows])
 
 
+def _places(outputs: Tensor, moving: Sequence[tuple[Birth, Tensor]]) -> list[Place]:
+    """Return where the items lie in each birth, by one further backward pass if there are several."""
+    if len(outputs) == 1 or not moving:
+        return [whole(birth.shape) for birth, _ in moving]
+    weighing = Weighing(outputs)
+    weighed = pulled(outputs, [birth.edge for birth, _ in moving], weighing.cotangent(outputs))
+    return weighing.places([(row, by_weight) for (_, row), by_weight in zip(moving, weighed, strict=True)])
+
+
 def _added(birth: Birth, place: Place, rows: Tensor) -> Tensor:
     """Return what a birth with its items apart adds to the covariance, from the slopes (units, *shape)."""
-    total: Any = 0.0
+    total = rows.new_zeros(())
     for a, weight in birth.terms(rows):
         moves = place.items_first(a)
         weighted = moves if weight is None else moves * place.items_first(weight.unsqueeze(0))
         total = total + weighted @ moves.mT
-    if birth.factors is not None:
-        moved = _by_factors(birth, place, rows)
-        total = total + moved @ moved.mT
     return total
 
 
-def _by_factors(birth: Birth, place: Place, rows: Tensor) -> Tensor:
-    """Return how the outputs move with the sources of an input, (items, units, sources)."""
-    assert birth.factors is not None
-    return place.items_first(rows) @ place.items_first(birth.factors.to(rows.dtype)).mT
+def brought(inputs: Iterable[Any], items: int) -> Sources:
+    """Return the sources that inputs (`Joint` values or births) bring along, as outputs of some items have them."""
+    found: dict[Segment, None] = {}
+    for each in inputs:
+        for event, of, number in each.sources:
+            if items == 1 and each.batch_dim is not None:
+                found.update({Segment(event, (item,), number): None for item in sorted(set(of) - {-1})})
+            else:
+                found[Segment(event, of * items if len(of) == 1 else of, number)] = None
+    return tuple(found)
 
 
-def _cross(birth: Birth, place: Place, rows: Tensor) -> Tensor:
-    """Return the covariance of the outputs with the units of an input."""
-    total = rows.new_zeros(())
-    if birth.own is not None:
-        total = place.items_first(rows * birth.own)
-    if birth.factors is not None:
-        total = total + _by_factors(birth, place, rows) @ place.items_first(birth.factors.to(rows.dtype))
-    return total
+def _sources(birth: Birth, place: Place) -> Iterator[tuple[Segment, Tensor]]:
+    """Yield the sources of an input that is a `Joint`, and its units' factors of them, (items, sources, units)."""
+    if birth.factors is None or not birth.sources:
+        return
+    factors, sources, items = birth.factors, birth.sources, place.shape[place.axis]
+    if items == 1:  # an output that is one item moves with the sources of all items of the input
+        factors, sources = spread(factors, birth.batch_dim, sources)
+    start = 0
+    for event, of, number in sources:
+        part, start = factors[start : start + number], start + number
+        yield Segment(event, of * items if len(of) == 1 else of, number), place.items_first(place.split(part))
 
 
-def _nothing(outputs: Tensor, birth: Birth) -> Tensor:
+def _cross(outputs: Tensor, birth: Birth, seen: tuple[Place, Tensor] | None, moved: dict[Segment, Tensor]) -> Tensor:
+    """Return the covariance of the outputs with the units of an input: by its own noise, and by shared sources."""
     items, units = outputs.shape
-    return outputs.new_zeros(items, units, birth.shape.numel() // items)
+    place = seen[0] if seen else whole(birth.shape) if items == 1 else at(birth.shape, birth.batch_dim or 0, items)
+    total = outputs.new_zeros(items, units, birth.shape.numel() // items)
+    own = place.of(birth).own
+    if seen is not None and own is not None:
+        total = place.items_first(seen[1] * own)
+    for segment, factors in _sources(birth, place):
+        total = total + moved[segment] @ factors.to(moved[segment].dtype)
+    return total.to(outputs.dtype)

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
+from momentprop.values.sources import Sources
+
 
 @dataclass(frozen=True)
 class Birth:
@@ -25,8 +27,9 @@ class Birth:
     along: tuple[int, ...] = ()
     shared: Tensor | None = None
     sums_to_zero: bool = False
-    factors: Tensor | None = None  # of shape (K, *shape): sources that an input brings along, for each item its own
-    rests: Tensor | None = None  # of shape (K, *shape): draws of the noise, by probes, where units may have it in common
+    factors: Tensor | None = None  # of shape (K, *shape): how an input that is a `Joint` moves with its sources
+    sources: Sources = ()  # of these factors
+    batch_dim: int | None = None  # along which the items of that input lie, each with sources of its own
 
     def terms(self, slopes: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
         r"""Yield what the noise adds to the covariance of outputs, from the slopes (outputs, *shape) by the units.

@@ -9,9 +9,10 @@ from torch import Tensor
 from momentprop.correlation.births import Births
 from momentprop.correlation.gates import Gates
 from momentprop.correlation.rests import of_shared_draw, rest, summing_to_zero
+from momentprop.correlation.within import Within
 from momentprop.dispatch import Call, Kind, where
 from momentprop.dispatch.context import Watcher
-from momentprop.values import Independent
+from momentprop.values import Independent, Joint
 
 _LINEAR = (Kind.MOVES, Kind.LINEAR)
 _NO_VALUE = (Kind.LOSS, Kind.PLAIN)
@@ -31,16 +32,23 @@ class Following(Watcher):
         self.births = Births()
         self.gates = Gates(tracked)
         self.inputs = 0  # how many births are those of inputs: the first ones
+        self.within = Within(self.births, self.gates)
 
     def enter(self, inputs: Sequence[Any], given: Sequence[Any]) -> None:
         """Take the noise of the inputs, which the model is given as these values, as born with them."""
         self.births, self.gates = Births(), Gates(self.tracked)
-        for value in given:
+        self.within = Within(self.births, self.gates)
+        for source, value in zip(inputs, given, strict=True):
             if isinstance(value, Independent):
-                value.loc, birth = _marked(value.loc)
-                self.births.add(birth, own=value.variance)
+                value.loc, birth = marked(value.loc)
+                self.births.add(birth, **noise_of(source if isinstance(source, Joint) else value))
                 value.variance = self.gates.variance(value.variance)
+                self.within.known(value)
         self.inputs = len(self.births.found)
+
+    def before(self, call: Call) -> Call:
+        """Take the noise of values that live inside the model as born where an operation first meets them."""
+        return self.within.entered(call)
 
     def after(self, call: Call, result: Any) -> Any:
         """Remember what an operation bears; linear ones bear nothing."""
@@ -52,6 +60,9 @@ class Following(Watcher):
             result.loc = self.gates.detached(call.values[0].loc)
         elif kind not in _LINEAR or _is_joint(call, result):
             self._bear(call, result)
+        for each in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(each, Independent):
+                self.within.known(each)
         return result
 
     def _bear(self, call: Call, result: Any) -> None:
@@ -62,8 +73,9 @@ class Following(Watcher):
         birth = result.loc
         if not birth.requires_grad:
             _require_certain(call)
-            result.loc, birth = _marked(birth)
-        own = rest(call, result, self.tracked)
+            result.loc, birth = marked(birth)
+        with self.gates.shut():  # a corrected variance depends on the mean
+            own = rest(call, result, self.tracked)
         noise: dict[str, Any] = {}
         along = _common(call, result)
         if along and call.operation.along is not None:
@@ -75,7 +87,15 @@ class Following(Watcher):
         result.variance = self.gates.variance(result.variance)
 
 
-def _marked(loc: Tensor) -> tuple[Tensor, Tensor]:
+def noise_of(source: Any) -> dict[str, Any]:
+    """Return the noise of an input: of each unit for itself, and shared by the units of an item."""
+    if not isinstance(source, Joint):
+        return {"own": source.variance}
+    shared = {"factors": source.factors, "sources": source.sources, "batch_dim": source.batch_dim}
+    return {"own": source.own, **shared}
+
+
+def marked(loc: Tensor) -> tuple[Tensor, Tensor]:
     """Return means that a model may write to, and the tensor that births at them refer to."""
     if loc.requires_grad:
         return loc, loc

@@ -38,9 +38,6 @@ class Place:
         for name in ("own", "shared"):
             given = getattr(birth, name)
             tensors[name] = None if given is None else self.split(given.expand(birth.shape))
-        for name in ("factors", "rests"):
-            given = getattr(birth, name)
-            tensors[name] = None if given is None else self.split(given)
         return dataclasses.replace(birth, shape=torch.Size(self.shape), along=along, **tensors)
 
 
@@ -53,17 +50,18 @@ def places(shape: Sequence[int], items: int) -> Iterator[Place]:
     """Yield the ways in which a number of items can lie in a shape, those that are a dimension of their own first."""
     apart = [dim for dim, size in enumerate(shape) if size == items]
     for dim in apart:
-        yield _at(shape, dim, 1, items)
+        yield at(shape, dim, items)
     for dim, size in enumerate(shape):
         for before in range(1, size // items + 1) if size % items == 0 and size > items else ():
             if size // items % before == 0:
-                yield _at(shape, dim, before, items)
+                yield at(shape, dim, items, before)
 
 
-def _at(shape: Sequence[int], dim: int, before: int, items: int) -> Place:
+def at(shape: Sequence[int], dim: int, items: int, before: int = 1) -> Place:
+    """Return the place of items that lie in one dimension, perhaps between others that are folded into it."""
     split = (*shape[:dim], before, items, shape[dim] // (before * items), *shape[dim + 1 :])
     axes = [(d,) if d < dim else (d + 2,) for d in range(len(shape))]
-    return Place(split, dim + 1, (*axes[:dim], (dim, dim + 2), *axes[dim + 1 :]))  # type: ignore[arg-type]
+    return Place(split, dim + 1, (*axes[:dim], (dim, dim + 2), *axes[dim + 1 :]))
 
 
 class Weighing:
@@ -89,18 +87,18 @@ class Weighing:
     def places(self, found: Sequence[tuple[Tensor, Tensor]]) -> list[Place]:
         """Return the place of the items in every pair of derivatives $g$ (units, *shape) and $t$."""
         first = [next(places(weighed.shape, len(self.items)), None) for _, weighed in found]
-        fits = [self._error(place, *pair) for place, pair in zip(first, found, strict=True)]
+        fits = [self._fits(place, *pair) for place, pair in zip(first, found, strict=True)]
         known = torch.stack(fits).tolist() if fits else []  # one look at the device for all of them
         chosen = zip(first, known, found, strict=True)
         return [place if place is not None and fit else self._searched(*pair) for place, fit, pair in chosen]
 
     def _searched(self, rows: Tensor, weighed: Tensor) -> Place:
         for place in places(weighed.shape, len(self.items)):
-            if bool(self._error(place, rows, weighed)):
+            if bool(self._fits(place, rows, weighed)):
                 return place
         raise ItemsInteract
 
-    def _error(self, place: Place | None, rows: Tensor, weighed: Tensor) -> Tensor:
+    def _fits(self, place: Place | None, rows: Tensor, weighed: Tensor) -> Tensor:
         """Return whether derivatives fit to a place."""
         if place is None:
             return torch.tensor(False, device=weighed.device)
@@ -108,4 +106,5 @@ class Weighing:
         rows = rows.detach().to(self.units.dtype)
         wanted = weights * place.split(torch.tensordot(self.units, rows, 1))
         size = weights * place.split(torch.tensordot(self.units.abs(), rows.abs(), 1))
-        return (place.split(weighed.detach()) - wanted).norm() <= self.tolerance * size.norm()
+        error: Tensor = (place.split(weighed.detach()) - wanted).norm()
+        return error <= self.tolerance * size.norm()

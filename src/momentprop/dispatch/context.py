@@ -30,19 +30,31 @@ class Watcher:
     def enter(self, inputs: Sequence[Any], given: Sequence[Any]) -> None:
         """See what the model is given for these arguments: the arguments themselves, or values made of them."""
 
+    def before(self, call: Call) -> Call:
+        """Return the call that is made in the place of this one, perhaps with other values; asked if `needs_graph`."""
+        return call
+
     def after(self, call: Call, result: Any) -> Any:
         """Return what becomes of the fresh result of an operation."""
         return result
+
+    def around(self, call: Call, run: Callable[[], Any]) -> Any:
+        """Run a composite that is entered: the operations it is made of are shown, and it is not."""
+        return run()
 
     def finish(self) -> None:
         """End a forward pass that has met no error."""
 
 
 class Chain(Watcher):
-    """Several watchers: each is shown what the one before it gave."""
+    """Several watchers: each is shown what the one before it gave.
+
+    If one of them enters composites, those that do not are shown the composites all the same, and nothing inside.
+    """
 
     def __init__(self, *watchers: Watcher) -> None:
         self.watchers = watchers
+        self.inside = 0  # how many composites are entered
         self.enters_composites = any(watcher.enters_composites for watcher in watchers)
         self.needs_graph = any(watcher.needs_graph for watcher in watchers)
 
@@ -56,6 +68,7 @@ class Chain(Watcher):
 
     def start(self, inputs: Sequence[Any]) -> None:
         """Begin a forward pass with these arguments."""
+        self.inside = 0
         for watcher in self.watchers:
             watcher.start(inputs)
 
@@ -64,10 +77,29 @@ class Chain(Watcher):
         for watcher in self.watchers:
             watcher.enter(inputs, given)
 
+    def before(self, call: Call) -> Call:
+        """Return the call that is made in the place of this one."""
+        for watcher in self.watchers:
+            call = watcher.before(call)
+        return call
+
     def after(self, call: Call, result: Any) -> Any:
         """Return what becomes of the fresh result of an operation."""
         for watcher in self.watchers:
-            result = watcher.after(call, result)
+            if not self.inside or watcher.enters_composites:
+                result = watcher.after(call, result)
+        return result
+
+    def around(self, call: Call, run: Callable[[], Any]) -> Any:
+        """Run a composite that some of them enter."""
+        self.inside += 1
+        try:
+            result = run()
+        finally:
+            self.inside -= 1
+        for watcher in self.watchers:
+            if not self.inside and not watcher.enters_composites:
+                result = watcher.after(call, result)
         return result
 
     def finish(self) -> None:

@@ -94,6 +94,8 @@ def dispatch(
         values = values_in(args, kwargs)
     op, reflected, in_place = spelled(getattr(function, "__name__", ""))  # scripted methods have no name
     on = _type_of(op, values)
+    if on.takes:
+        args, kwargs, values = _of_one_type(on, op, args, kwargs, values, in_place)
     if not torch.is_grad_enabled():
         for value in values:
             if value.requires_grad:
@@ -140,15 +142,35 @@ def _into_plain(
 
 
 def _type_of(op: str, values: Sequence[Operand]) -> type[Operand]:
+    """Return the type that all values have, or the one among them that takes in the others."""
     assert values, f"{op!r} was dispatched without a value"
     first = type(values[0])
     for value in values:
         if type(value) is not first:
-            raise TypeError(
-                f"{op!r} was given a {first.__name__} and a {type(value).__name__} at {where()}; "
-                "the values of one operation must be of one type"
-            )
+            for each in values:
+                if all(type(other) in (type(each), *each.takes) for other in values):
+                    return type(each)
+            raise _different(op, first, type(value))
     return first
+
+
+def _different(op: str, one: type[Operand], other: type[Operand]) -> TypeError:
+    return TypeError(
+        f"{op!r} was given a {one.__name__} and a {other.__name__} at {where()}; "
+        "the values of one operation must be of one type"
+    )
+
+
+def _of_one_type(
+    on: type[Operand], op: str, args: Sequence[Any], kwargs: Mapping[str, Any], values: Sequence[Any], in_place: bool
+) -> tuple[Sequence[Any], Mapping[str, Any], Sequence[Any]]:
+    """Return the arguments with all values of one type, which takes in the others."""
+    if all(type(value) is on for value in values):
+        return args, kwargs, values
+    if in_place and args and isinstance(args[0], Operand) and type(args[0]) is not on:
+        raise _different(op, type(args[0]), on)
+    values = [value if type(value) is on else on.taken_in(value) for value in values]
+    return *Call(operation_named(op), args, kwargs).filled(values), values
 
 
 def _without_rule(
@@ -178,7 +200,9 @@ def _run(call: Call, found: tuple[Callable[..., Any], bool], context: Context | 
     watcher = context.watcher
     if watcher.enters_composites and call.kind is Kind.COMPOSITE:
         with context:  # the operations inside are seen
-            return _applied(call, found)
+            return watcher.around(call, lambda: _applied(call, found))
+    if watcher.needs_graph:
+        call = watcher.before(call)
     context.watcher = None
     try:
         if watcher.needs_graph and not torch.is_grad_enabled():
@@ -235,7 +259,7 @@ def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Con
     if call.operation.views:
         result = _run(call, found, context)
         target.replace(result.parts, result.origin)
-        target.elements = result.elements  # type: ignore[misc]
+        target.elements, target.aside = result.elements, result.aside  # type: ignore[misc]
         return target
     if target.memory:
         copy = target.copied()
@@ -249,9 +273,14 @@ def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Con
         raise RuntimeError(f"in-place {call.op!r} at {where()}: {shapes}")
     if target.memory:
         target.memory[0] += 1
+        if target.aside != result.aside:
+            raise RuntimeError(
+                f"in-place {call.op!r} at {where()} would change the sources of noise of a value that has views; use "
+                "the out-of-place operation"
+            )
         for old, part in zip(own, new, strict=True):
             old.copy_(part)
     else:
         target.replace(as_before(own[0], new), result.origin)
-        target.elements = result.elements  # type: ignore[misc]
+        target.elements, target.aside = result.elements, result.aside  # type: ignore[misc]
     return target

@@ -25,6 +25,7 @@ class Operand:
     components: ClassVar[tuple[str, ...]] = ()  # the names of its tensors
     needs_rules: ClassVar[bool] = True  # if false, an operation without a rule acts as on a tensor
     borrows: ClassVar[tuple[type["Operand"], ...]] = ()  # types whose rules serve where this type has none of its own
+    takes: ClassVar[tuple[type["Operand"], ...]] = ()  # types whose values become of this one where they meet it
     memory: ClassVar[list[int] | None] = None  # set on views and what they are views of: a shared count of writes
     requires_grad: Any = False
     origin: ClassVar[Any] = None  # set on an elementwise function of another value: see `values.origin`
@@ -33,6 +34,11 @@ class Operand:
 
     def each(self, function: Callable[[Tensor], Any]) -> Any:
         """Apply a function that moves or converts elements to every component."""
+        raise NotImplementedError
+
+    @classmethod
+    def taken_in(cls, value: Any) -> Any:
+        """Return a value of a type that this one takes in as a value of this type."""
         raise NotImplementedError
 
     @property

@@ -20,7 +20,7 @@ from momentprop.kernels.tails import cdf
 
 _NEAR = (0.75, 1.5, 2.5, 3.5, 5.0, 7.0, 9.0)  # ends of panels round the mean angle, in its standard deviations
 _GRADES = (0.5, 2.0, 6.0, 20.0, 80.0, 400.0, 3000.0)  # and round the axes, in the width that the density may have there
-_TINY = 1e-200
+_TINY = 1e-100  # its powers in derivatives are finite: where a clamp acts, forward mode multiplies them by zero
 
 
 def angle(y: Tensor, y_variance: Tensor, x: Tensor, x_variance: Tensor) -> Moments:

@@ -33,10 +33,12 @@ def log_posterior(score: Score, mean: Tensor, weight: Tensor, variance: Tensor) 
     classes = mean.shape[-1]
     few = max(1, _TOGETHER // max(1, mean.numel() * _NODES))
     parts = []
-    for some in torch.arange(classes, device=mean.device).split(few):
+    for first in range(0, classes, few):
 
-        def kernel(mean: Tensor, weight: Tensor, variance: Tensor, _some: Tensor = some) -> Moments:
-            scores = score(mean, weight, variance, _some)
+        def kernel(mean: Tensor, weight: Tensor, variance: Tensor, _first: int = first) -> Moments:
+            # made here: a tensor made outside belongs to a transform that may be running there
+            some = torch.arange(_first, min(_first + few, classes), device=mean.device)
+            scores = score(mean, weight, variance, some)
             return Moments(scores, torch.zeros_like(scores))
 
         parts.append(differentiable(kernel, mean, weight, variance)[0])

@@ -21,6 +21,10 @@ from momentprop.rules.elementwise import rectifier as _elementwise_rectifier
 from momentprop.rules.elementwise import sigmoid as _elementwise_sigmoid
 from momentprop.rules.elementwise import smooth_rectifier as _elementwise_smooth_rectifier
 from momentprop.rules.elementwise import threshold as _elementwise_threshold
+from momentprop.rules.joint import attention as _joint_attention
+from momentprop.rules.joint import full as _joint_full
+from momentprop.rules.joint import kinds as _joint_kinds
+from momentprop.rules.joint import noise as _joint_noise
 from momentprop.rules.linear import arithmetic as _linear_arithmetic
 from momentprop.rules.linear import averaging as _linear_averaging
 from momentprop.rules.linear import batch_norm as _linear_batch_norm

@@ -59,9 +59,8 @@ def _moments(
 ) -> Any:
     """Run AP2, corrected by a calibration, which in training may have been fitted to earlier weights."""
     if calibration is None:
-        return propagate(
-            model, given, family=settings.family, input_variance=input_variance, dropout=dropout, covariance=False
-        )  # type: ignore[arg-type]
+        noise = {"input_variance": input_variance, "dropout": dropout}
+        return propagate(model, given, family=settings.family, covariance=False, **noise)  # type: ignore[arg-type]
     return Calibrated(model, calibration, input_variance, dropout)(given)  # without a check of the weights
 
 

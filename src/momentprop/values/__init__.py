@@ -7,6 +7,8 @@ from momentprop.values.certain import Certain as Certain
 from momentprop.values.certain import Mean as Mean
 from momentprop.values.certain import Sample as Sample
 from momentprop.values.estimate import Estimate as Estimate
+from momentprop.values.estimate import JointEstimate as JointEstimate
+from momentprop.values.full import Full as Full
 from momentprop.values.independent import Independent as Independent
 from momentprop.values.joint import Joint as Joint
 from momentprop.values.normal import Fitted as Fitted

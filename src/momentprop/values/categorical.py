@@ -1,6 +1,6 @@
 """The class posterior, the result of propagating through a classifier."""
 
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ class Categorical(Value):
     """
 
     logits: Tensor
+    scores: ClassVar[Any] = None  # the random logits of which it is the posterior
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = torch.log_softmax(as_tensor(logits, "logits"), dim=-1)

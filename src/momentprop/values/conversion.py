@@ -31,21 +31,11 @@ def as_type(x: Any, wanted: type[Value]) -> Any:
     if issubclass(wanted, Independent) and isinstance(x, Uncertain | Categorical):
         return wanted.of(x.loc, x.variance)
     if issubclass(wanted, Joint) and isinstance(x, Certain | Uncertain):
-        return _as_joint(x, wanted)
+        return wanted.certain(x.loc) if isinstance(x, Certain) else wanted.taken_in(x)
     raise TypeError(
         f"a {type(x).__name__} cannot be converted to a {wanted.__name__} without a loss: give a {wanted.__name__}, or "
         "leave out `method` and `family`"
     )
-
-
-def _as_joint(x: Any, wanted: type[Joint]) -> Joint:
-    """Return a value of joint units; the noise of independent ones is each unit's own."""
-    if isinstance(x, Certain):
-        return wanted.certain(x.loc)
-    if isinstance(x, Joint):
-        return wanted.of(*x.parts, batch_dim=x.batch_dim, sources=x.sources)
-    nothing = x.loc.new_zeros(0, *x.shape)
-    return wanted.of(x.loc, x.variance, nothing, batch_dim=0 if x.ndim > 1 else None, sources=())
 
 
 def copied(x: Any) -> Any:

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, LowRankMultivariateNormal, MultivariateNormal
 
+from momentprop.dispatch import Operand
 from momentprop.kernels.root import root
 from momentprop.values.base import as_tensor, may_look_at
 from momentprop.values.given_covariance import as_factors, as_matrices, as_own, items_along, require_covariance
+from momentprop.values.normal import Normal
 from momentprop.values.sources import Segment, Sources, aligned, along, new_event
 from momentprop.values.uncertain import Uncertain
 
@@ -28,6 +30,8 @@ class Joint(Uncertain):
     >>> x.covariance
     tensor([[2., 2.],
             [2., 5.]])
+    >>> (x[0] - x[1]).variance
+    tensor(3.)
 
     The items of a batch lie along `batch_dim` and are independent of each other: each has sources $z_k$ of its own. By
     default that is the first dimension, and a vector is one item; None makes the whole value one item. Values that come
@@ -37,10 +41,12 @@ class Joint(Uncertain):
     loc: Tensor
     own: Tensor
     factors: Tensor
+    takes: ClassVar[tuple[type[Operand], ...]] = (Normal,)
     batch_dim: ClassVar[int | None] = None  # of every value its own: not a component
     sources: ClassVar[Sources] = ()
     _matrix: ClassVar[Any] = None  # of a lazy value: how to compute the covariance
     _cross: ClassVar[Any] = None
+    _rows: ClassVar[Any] = None
 
     def __init__(
         self,
@@ -86,18 +92,21 @@ class Joint(Uncertain):
         loc: Tensor,
         covariance: Callable[[], Tensor],
         batch_dim: int | None = 0,
-        cross: Callable[[], Tensor] | None = None,
+        cross: Callable[[int], Tensor] | None = None,
+        rows: Callable[[], Tensor] | None = None,
+        sources: Sources | None = None,
     ) -> Self:
         """Return a value that computes its covariance when it is first asked for.
 
         `covariance` returns a tensor of shape (B, n, n), or (n, n) if `batch_dim` is None. `cross` returns what
-        `cross_covariance()` gives, the covariance with the input.
+        `cross_covariance(which=...)` gives, the covariance with an input. `rows` returns the factors, as (B, K, n), if
+        their sources are not new; by default the factors are a root of the covariance.
         """
         value = object.__new__(cls)
         value.loc = loc
         value.batch_dim = items_along(loc, batch_dim)  # type: ignore[misc]
-        value._matrix, value._cross = _Once(covariance), cross and _Once(cross)  # type: ignore[misc]
-        value.sources = new_event(value.units, value._items)  # type: ignore[misc]
+        value._matrix, value._cross, value._rows = _Once(covariance), cross, rows  # type: ignore[misc]
+        value.sources = new_event(value.units, value._items) if sources is None else sources  # type: ignore[misc]
         return value
 
     @classmethod
@@ -134,6 +143,21 @@ class Joint(Uncertain):
         return value
 
     @classmethod
+    def born(
+        cls, loc: Tensor, own: Tensor, factors: Tensor, batch_dim: int | None = None, sources: Sources = ()
+    ) -> Self:
+        """Return a value with new noise, of which every unit has its own."""
+        return cls.of(loc, own, factors, batch_dim=batch_dim, sources=sources)
+
+    @classmethod
+    def taken_in(cls, value: Any) -> Self:
+        """Return a value with this type: the noise of independent units is each unit's own."""
+        if isinstance(value, Joint):
+            return cls.born(*value.parts, batch_dim=value.batch_dim, sources=value.sources)
+        nothing = value.loc.new_zeros(0, *value.shape)
+        return cls.born(value.loc, value.variance, nothing, batch_dim=0 if value.ndim > 1 else None)
+
+    @classmethod
     def certain(cls, tensor: Tensor) -> Self:
         """Return a tensor as a value without noise."""
         return cls.of(tensor, torch.zeros_like(tensor), tensor.new_zeros(0, *tensor.shape), sources=())
@@ -141,7 +165,8 @@ class Joint(Uncertain):
     def __getattr__(self, name: str) -> Any:
         if name not in ("own", "factors") or self._matrix is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        made = {"own": torch.zeros_like(self.loc), "factors": self._as_rows(root(self._matrices()))}
+        rows = root(self._matrices()) if self._rows is None else self._rows()
+        made = {"own": torch.zeros_like(self.loc), "factors": self._as_rows(rows)}
         if torch.is_grad_enabled() or not self.loc.requires_grad:  # else they are made anew once they need gradients
             self.__dict__.update(made)
         return made[name]
@@ -149,7 +174,7 @@ class Joint(Uncertain):
     def _as_rows(self, rows: Tensor) -> Tensor:
         """Return factors, given as (B, K, n), in the shape of the value."""
         if self.batch_dim is None:
-            return rows[0].reshape(-1, *self.shape)
+            return rows[0].reshape(rows.shape[1], *self.shape)
         rest = [size for dim, size in enumerate(self.shape) if dim != self.batch_dim]
         return rows.reshape(*rows.shape[:2], *rest).movedim(0, self.batch_dim + 1)
 
@@ -216,16 +241,16 @@ class Joint(Uncertain):
         found = covariance * scale.unsqueeze(-1) * scale.unsqueeze(-2)
         return torch.where(torch.eye(self.units, dtype=torch.bool, device=self.device), 1.0, found)
 
-    def cross_covariance(self, other: "Joint | None" = None) -> Tensor:
+    def cross_covariance(self, other: "Joint | None" = None, *, which: int = 0) -> Tensor:
         """Return the covariance with the units of another value, (B, n, m): through the sources that both share.
 
-        Without an argument, the covariance of a result of `propagate` with its input. The own noise of two values is
-        taken as independent, unless both are the same value.
+        Without another value, the covariance of a result of `propagate` with its inputs: `which` counts those that are
+        random. The own noise of two values is taken as independent, unless both are the same value.
         """
         if other is None:
             if self._cross is None:
                 raise ValueError("this Joint does not know its input: name the other value, `y.cross_covariance(x)`")
-            return self._cross()  # type: ignore[no-any-return]
+            return self._cross(which)  # type: ignore[no-any-return]
         if other is self:
             return self.covariance
         (mine, others), dims, _ = aligned([self, other])

@@ -43,9 +43,8 @@ def _name() -> str:
 
 def along(factors: Tensor, batch_dim: int | None) -> Tensor:
     """Return factors with the items first, then the sources, then the units of an item: (B, K, n)."""
-    if batch_dim is None:
-        return factors.flatten(1).unsqueeze(0)
-    return factors.movedim(batch_dim + 1, 0).flatten(2)
+    factors = factors.unsqueeze(0) if batch_dim is None else factors.movedim(batch_dim + 1, 0)
+    return factors.reshape(*factors.shape[:2], factors.shape[2:].numel())
 
 
 def spread(factors: Tensor, batch_dim: int | None, sources: Sources) -> tuple[Tensor, Sources]:

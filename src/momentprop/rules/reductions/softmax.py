@@ -129,7 +129,10 @@ def log_softmax(
     input = _converted("log_softmax", input, _stacklevel, dtype)
     if input.ndim == 0:
         raise ValueError(f"'log_softmax' at {place()} needs a dimension of classes, but the value has none")
-    return Categorical.of(log_posterior(input, _dim(dim, input)))
+    axis = _dim(dim, input)
+    result = Categorical.of(log_posterior(input, axis))
+    result.scores = input if axis in (-1, input.ndim - 1) else input.movedim(axis, -1)  # type: ignore[misc]
+    return result
 
 
 @mixing("class_posterior", on=Normal)

@@ -1,0 +1,139 @@
+"""The outputs of a pass as `Joint` values, whose covariance is computed when it is first asked for."""
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentprop.correlation.adjoint import Followed
+from momentprop.correlation.items import ItemsInteract
+from momentprop.kernels.root import root
+from momentprop.values import Joint
+from momentprop.values.sources import Sources, new_event
+
+
+@dataclass(frozen=True)
+class Output:
+    """A value among the outputs, and the units of it that are followed."""
+
+    place: int  # among the values
+    dim: int | None  # along which its items lie
+    chosen: Any = None
+
+    def shown(self, loc: Tensor) -> Tensor:
+        """Return the means of the units that are followed, in the shape that the user sees."""
+        if self.chosen is None:
+            return loc
+        flat = self._flat(loc)[:, self.chosen]
+        return flat[0] if self.dim is None else flat
+
+    def rows(self, loc: Tensor) -> Tensor:
+        """Return the means of the units that are followed, as (items, units)."""
+        flat = self._flat(loc)
+        return flat if self.chosen is None else flat[:, self.chosen].reshape(len(flat), -1)
+
+    @property
+    def batch_dim(self) -> int | None:
+        """The dimension of the items in what the user sees."""
+        return 0 if self.dim is not None and self.chosen is not None else self.dim
+
+    def _flat(self, loc: Tensor) -> Tensor:
+        return loc.reshape(1, -1) if self.dim is None else loc.movedim(self.dim, 0).reshape(loc.shape[self.dim], -1)
+
+
+Group = Sequence[Output]
+"""Outputs whose covariance is computed at once, so that they know what they share."""
+
+
+def as_index(chosen: Any, loc: Tensor) -> Any:
+    """Return what chooses units of an item as an index of its flattened units."""
+    if isinstance(chosen, Tensor):
+        return chosen.to(loc.device).flatten() if chosen.dtype == torch.bool else chosen.to(loc.device)
+    return chosen
+
+
+def rows(group: Group, means: Sequence[Tensor]) -> Tensor:
+    """Return the means of a group of outputs, as (items, units), with their graph."""
+    with torch.enable_grad():
+        return torch.cat([output.rows(means[output.place]) for output in group], 1)
+
+
+class Lazy:
+    """What the backward passes give, computed when it is first asked for; the graph is let go afterwards."""
+
+    def __init__(self, compute: Callable[[], Followed], otherwise: Callable[[], Followed] | None = None) -> None:
+        self.compute: Callable[[], Followed] | None = compute
+        self.otherwise = otherwise  # for births that belong to several items
+        self.lock = threading.RLock()
+
+    def __call__(self) -> Followed:
+        """Return what the backward passes give."""
+        with self.lock, torch.inference_mode(False):
+            if self.compute is not None:
+                try:
+                    self.found = self.compute()
+                except ItemsInteract:
+                    if self.otherwise is None:
+                        raise
+                    self.found = self.otherwise()
+                self.compute = self.otherwise = None
+        return self.found
+
+    @functools.cached_property
+    def factors(self) -> Tensor:
+        """The factors of all units of an item, (items, sources, units): by the sources of inputs, and by new ones."""
+        found = self()
+        with torch.inference_mode(False):
+            moved = [part.to(found.covariance.dtype) for part in found.moved.values()]
+            rest = found.covariance
+            for part in moved:
+                rest = rest - part @ part.mT
+            return torch.cat([*(part.mT for part in moved), root(rest)], 1)
+
+
+def joined(
+    group: Group, means: Sequence[Tensor], lazy: Lazy, brought: Sources, tracked: bool
+) -> Iterator[tuple[int, Joint]]:
+    """Yield the places of the outputs of a group, and the `Joint` of each; all share their sources.
+
+    `brought` are the sources of inputs, in the order in which `lazy` has them.
+    """
+    flat = rows(group, means)
+    sources = (*brought, *new_event(flat.shape[1], len(flat)))
+    start = 0
+    for output in group:
+        loc = output.shown(means[output.place])
+        part = slice(start, start + output.rows(means[output.place]).shape[1])
+        start = part.stop
+        yield (
+            output.place,
+            Joint.lazy(
+                loc if tracked else loc.detach(),
+                functools.partial(_covariance, lazy, part, output.dim),
+                batch_dim=output.batch_dim,
+                cross=functools.partial(_cross, lazy, part, output.dim),
+                rows=functools.partial(_factors, lazy, part),
+                sources=sources,
+            ),
+        )
+
+
+def _covariance(lazy: Lazy, part: slice, dim: int | None) -> Tensor:
+    found = lazy().covariance[:, part, part]
+    return found[0] if dim is None else found
+
+
+def _cross(lazy: Lazy, part: slice, dim: int | None, which: int) -> Tensor:
+    crosses = lazy().crosses
+    if not -len(crosses) <= which < len(crosses):
+        raise IndexError(f"the model was given {len(crosses)} random inputs, so that there is no number {which}")
+    found = crosses[which][:, part]
+    return found[0] if dim is None else found
+
+
+def _factors(lazy: Lazy, part: slice) -> Tensor:
+    return lazy.factors[:, :, part]

@@ -25,16 +25,17 @@ def bent(total: Tensor, births: Sequence[tuple[Birth, Place, Tensor]]) -> Tensor
 
     Args:
         total: the covariance without it.
-        births: with their items apart, where these are, and the slopes (units, *shape) of the outputs.
+        births: with rests; where their items lie, and the slopes (units, *shape) of the outputs with these apart.
     """
-    found = [each for each in births if each[0].rests is not None]
-    if not found:
+    if not births:
         return total
     moved: Any = 0.0
     apart: Any = 0.0
     with torch.no_grad():
-        for birth, place, slopes in found:
-            rests = birth.rests.to(total.dtype)  # type: ignore[union-attr]
+        for birth, place, slopes in births:
+            birth = place.of(birth)
+            assert birth.rests is not None
+            rests = birth.rests.to(total.dtype)
             moved = moved + place.items_first(slopes) @ place.items_first(rests).mT
             apart = apart + _apart(birth, place, slopes, rests)
         count = moved.shape[-1]

@@ -5,8 +5,7 @@ Other functions of units take it to $f(\mu + h) - \overline{f(\mu + h)}$, where 
 the noise that the function bears comes with all its dependence. What an operation draws by itself is drawn for the
 probes too.
 
-Where $f$ is nonlinear in several units, the average of $f(\mu \pm h)$ tells by how much its mean differs from that of
-independent units, which the rule gives for the variances of the same probes.
+Where $f$ is nonlinear in several units, its mean is not that of independent units: the average of $f(\mu \pm h)$ is.
 """
 
 import warnings
@@ -131,7 +130,7 @@ def _multiplied(call: Call, means: Sequence[Tensor], probes: Sequence[Tensor]) -
 
 def _mixed(call: Call, result: Any, means: Sequence[Tensor], probes: Sequence[Tensor], normals: Normals) -> Carried:
     """Take a nonlinear function of several units, and its average over probes and their opposites."""
-    given, extra = call, None
+    extra = None
     if call.operation.acts(call):  # dropout inside: the rest of it is drawn for each unit
         call = call.replaced({"dropout_p": 0.0})
         extra = (result.variance.detach() - apply(call).variance.detach()).clamp(min=0.0)
@@ -144,12 +143,10 @@ def _mixed(call: Call, result: Any, means: Sequence[Tensor], probes: Sequence[Te
     plus, minus = over_probes(at, *probes), over_probes(at, *(-h for h in probes))
     even = (plus + minus) / 2
     mean = even.mean(0)
-    spread = [h.square().mean(0) for h in probes]
-    factorized = apply(given.of(*(v.of(m, s) for v, m, s in zip(call.values, means, spread, strict=True)))).loc
     drawn = plus - mean
     if extra is not None:
         drawn = drawn + extra.sqrt() * normals(drawn.shape, drawn)
-    return Carried(drawn, mean - factorized, _noise_of(even), even - mean)
+    return Carried(drawn, mean - result.loc.detach(), _noise_of(even), even - mean)
 
 
 def _noise_of(draws: Tensor) -> Tensor:
@@ -164,7 +161,7 @@ def _noisy(call: Call, probes: Sequence[Tensor], normals: Normals) -> Carried:
     by their deviations.
     """
     values = list(dict.fromkeys(call.values))
-    leaves = {id(value): value.of(value.loc.detach().requires_grad_(), value.variance.detach()) for value in values}
+    leaves = {id(value): value.of(value.loc.detach().clone().requires_grad_(), value.variance.detach()) for value in values}
     local = call.of(*(leaves[id(value)] for value in call.values))
     with torch.enable_grad():
         result = apply(local)

@@ -64,3 +64,8 @@ class Probed(Normal):
 def with_probes(count: int) -> type[Probed]:
     """Return the type of normal values with so many probes."""
     return type(f"Probed{count}", (Probed,), {"count": count, "__module__": __name__, "__doc__": Probed.__doc__})
+
+
+def as_normal(x: Any) -> Any:
+    """Return a value without its probes, and anything else itself."""
+    return Normal.of(x.loc, x.variance) if isinstance(x, Probed) else x

@@ -112,3 +112,8 @@ def _correspond(values: Sequence[Any]) -> bool:
             return False
         met.setdefault(event, []).append(set(items) - {-1})
     return True
+
+
+def places(segment: Segment, device: torch.device) -> Tensor:
+    """Return for every item which draw of the event it takes; one without sources takes any."""
+    return torch.tensor([max(item, 0) for item in segment.items], device=device)

@@ -14,6 +14,7 @@ from momentprop.correlation.following import Following
 from momentprop.correlation.graph import Counting, TooLarge, depends_on, has_foreign_leaves
 from momentprop.correlation.items import ItemsInteract
 from momentprop.correlation.outputs import Group, Lazy, Output, as_index, joined, rows
+from momentprop.correlation.probes import Probing
 from momentprop.correlation.shielded import Shielded
 from momentprop.dispatch.context import Chain, Watcher
 from momentprop.kernels.joint_posterior import log_posterior
@@ -24,6 +25,7 @@ from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.modules import BatchNorm
 from momentprop.values import Categorical, Certain, Independent, Joint, Value
 from momentprop.values.conversion import is_value
+from momentprop.values.probed import as_normal
 from momentprop.values.sources import Sources
 from momentprop.values.structures import leaves_of, mapped
 
@@ -54,6 +56,7 @@ class Wanted:
     outputs: Any = None
     batch_dim: int | None = 0
     watched: type[Following] = Following
+    probes: int = 0
 
 
 @dataclass
@@ -118,12 +121,23 @@ class JointRun:
             made.update(joined(group, passed.means, lazy, sources, self.tracked))
         return self._assembled(passed.output, made, passed.moving), mapped(self._detached, passed.recorded)
 
-    def _passed(self, run: Run, recording: Recording | None = None, bound: int | None = None) -> _Passed:
+    def _passed(
+        self, run: Run, recording: Recording | None = None, bound: int | None = None, first: int = 0
+    ) -> _Passed:
         following, counting = self.wanted.watched(self.tracked), Counting(bound)
-        corrections = () if self.corrections is None else (Shielded(following, self.corrections),)
-        with run.by(self.kind, recording, Chain(counting, following, *corrections)) as once:
+        corrections = self._corrections(following, first)
+        shielded = (Shielded(following, *corrections),) if corrections else ()
+        with run.by(self.kind, recording, Chain(counting, following, *shielded)) as once:
             output, recorded = once()
-        return _Passed(output, recorded, following, counting.bytes)
+        return _Passed(mapped(as_normal, output), recorded, following, counting.bytes)
+
+    def _corrections(self, following: Following | None = None, first: int = 0) -> list[Watcher]:
+        """Return the watchers that correct AP2 in a pass that begins with some item."""
+        corrections = [] if self.corrections is None else [self.corrections]
+        if self.wanted.probes:
+            seed = self.call.seed or 0
+            corrections.append(Probing(self.wanted.probes, seed, self.wanted.batch_dim, following, first))
+        return corrections
 
     def _followed(self, following: Following, flat: Tensor) -> Followed:
         with torch.set_grad_enabled(self.tracked):
@@ -133,8 +147,9 @@ class JointRun:
 
     def _in_pieces(self) -> tuple[Any, dict[str, Any]]:
         """Run AP2 on all items for the means, and follow correlations for some items at a time."""
-        with self.call.by(self.kind, self.recording, self.corrections) as once:
+        with self.call.by(self.kind, self.recording, Chain(*self._corrections())) as once:
             output, recorded = once()
+        output = mapped(as_normal, output)
         first = self._passed(self._piece(0, 1))
         moving, means = first.moving, _means(output)
         groups = self._groups(output, moving)
@@ -164,7 +179,7 @@ class JointRun:
         with torch.set_grad_enabled(self.tracked), progress(self.items, "following correlations") as bar:
             for start in range(0, self.items, size):
                 stop = min(start + size, self.items)
-                passed = self._passed(self._piece(start, stop))
+                passed = self._passed(self._piece(start, stop), first=start)
                 flat = rows(group, passed.means)
                 _require_same(flat, wanted[start:stop])
                 found.append(self._followed(passed.following, flat))

@@ -92,7 +92,7 @@ def _shift(
     total = torch.func.vmap(bend, chunk_size=_chunk(loc, locs))(*factors).sum(0)
     for i, (value, each) in enumerate(zip(values, factors, strict=True)):
         shared = each.square().sum(0)
-        step = torch.where(shared > 0, shared.detach(), 1.0).sqrt()
+        step = torch.where(shared > 0, shared, 1.0).sqrt()
         total = total - _by_item(value, shared / step.square(), _by_units(bend, values, i, step), batch_dim)
     return total
 

@@ -90,7 +90,7 @@ INTRODUCTION = (
     "Joint AP2 repairs that without data: it follows the noise of every unit to the output, by one backward pass for "
     "each of the ten logits, and gives their covariance. That is what `momentprop.propagate` does by default.",
     "Calibrated AP2 repairs it with data: 64 other digits and 200 draws, once, tell for every layer by how much its "
-    "deviations are to be corrected. After that it costs one pass, as AP2 does. Both together are the best of all.",
+    "deviations are to be corrected. After that it costs one pass, as AP2 does. Both can be used together.",
 )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentprop.correlation.bending import bent
 from momentprop.correlation.births import Birth, Births
 from momentprop.correlation.gates import Gates
 from momentprop.correlation.items import Place, Weighing, at, whole
@@ -56,6 +57,7 @@ def followed(
             moved[segment] = moved[segment] + part
     for part in moved.values():
         total = total + part @ part.mT
+    total = bent(total, [(birth, *seen[id(birth)]) for birth, _ in moving if birth.rests is not None])
     crosses = [_cross(outputs, birth, seen.get(id(birth)), moved) for birth in births.found[:inputs]]
     return Followed(total.to(outputs.dtype), crosses, moved)
 

@@ -30,6 +30,7 @@ class Birth:
     factors: Tensor | None = None  # of shape (K, *shape): how an input that is a `Joint` moves with its sources
     sources: Sources = ()  # of these factors
     batch_dim: int | None = None  # along which the items of that input lie, each with sources of its own
+    rests: Tensor | None = None  # of shape (K, *shape): draws of this noise by probes, with what units have in common
 
     @property
     def variance(self) -> Tensor:

@@ -42,6 +42,7 @@ class Place:
         for name in ("own", "shared"):
             given = getattr(birth, name)
             tensors[name] = None if given is None else self.split(given.expand(birth.shape))
+        tensors["rests"] = None if birth.rests is None else self.split(birth.rests)
         return dataclasses.replace(birth, shape=torch.Size(self.shape), along=along, **tensors)
 
 

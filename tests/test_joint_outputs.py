@@ -57,6 +57,25 @@ def test_the_adjoint_runs_once_for_each_unit_and_once_for_the_items(monkeypatch)
     assert len(passes) == 4 + 3
 
 
+def test_all_units_are_taken_at_once_where_that_is_faster(monkeypatch):
+    with torch.no_grad():
+        wanted = propagate(NET, X, input_variance=0.1).covariance
+        passes = []
+        pulled = adjoint.pulled
+        monkeypatch.setattr(adjoint, "_prefers_batches", lambda outputs: True)
+        monkeypatch.setattr(adjoint, "pulled", lambda *args, **kwargs: passes.append(1) or pulled(*args, **kwargs))
+        torch.testing.assert_close(propagate(NET, X, input_variance=0.1).covariance, wanted)
+        assert len(passes) == 2
+
+        def unable(*args, is_grads_batched=False, **kwargs):
+            if is_grads_batched:
+                raise RuntimeError("an operation cannot be batched")
+            return pulled(*args, **kwargs)
+
+        monkeypatch.setattr(adjoint, "pulled", unable)
+        assert torch.equal(propagate(NET, X, input_variance=0.1).covariance, wanted)
+
+
 def test_a_linear_model_is_exact():
     a, b = _matrix(5, 6), _matrix(6, 2)
     y = propagate(lambda x: (x @ a) @ b + (x @ a)[:, :2], X, input_variance=0.5)

@@ -70,7 +70,7 @@ def slopes(outputs: Tensor, edges: Sequence[Any], tracked: bool) -> list[Tensor 
     items, units = outputs.shape
     if not edges or not outputs.requires_grad:
         return [None for _ in edges]
-    if outputs.is_cuda and units > 1:
+    if units > 1 and _prefers_batches(outputs):
         each = torch.eye(units, dtype=outputs.dtype, device=outputs.device).unsqueeze(1).expand(units, items, units)
         try:
             return list(pulled(outputs, edges, each, tracked, is_grads_batched=True))
@@ -82,6 +82,10 @@ def slopes(outputs: Tensor, edges: Sequence[Any], tracked: bool) -> list[Tensor 
         one[:, unit] = 1.0
         found.append(pulled(outputs, edges, one, tracked))
     return [_stacked(rows) for rows in zip(*found, strict=True)]
+
+
+def _prefers_batches(outputs: Tensor) -> bool:
+    return outputs.is_cuda
 
 
 def pulled(

@@ -29,7 +29,8 @@ class Place:
 
     def items_first(self, x: Tensor) -> Tensor:
         """Return what `split` gave of a tensor (m, *shape) as (items, m, units of an item)."""
-        return x.movedim(self.axis + 1, 0).flatten(2)
+        moved = x.movedim(self.axis + 1, 0)
+        return moved.flatten(2) if moved.ndim > 2 else moved.unsqueeze(-1)
 
     def by_items(self, x: Tensor) -> Tensor:
         """Return a tensor as (items, units of an item)."""

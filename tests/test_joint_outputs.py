@@ -476,3 +476,30 @@ def test_inside_compiled_code_it_is_refused():
     compiled = torch.compile(lambda x: propagate(NET, x, input_variance=0.1).covariance, backend="eager")
     with pytest.raises(Exception, match=r"inside `torch.compile` and transforms"):
         compiled(X)
+
+
+def test_a_branch_that_is_dropped_for_the_whole_batch():
+    """Items share the draw, which each has in its own covariance."""
+    branch = momentprop.nn.StochasticDepth(0.25, mode="batch").train()
+    y = propagate(branch, X)
+    torch.testing.assert_close(y.covariance, X.unsqueeze(2) * X.unsqueeze(1) / 3)
+
+
+def test_a_joint_inside_the_model_is_refused():
+    weight = Joint(_matrix(5, 3), 0.1, _matrix(5, 3).unsqueeze(0), batch_dim=None)
+    with pytest.raises(TypeError, match="a Joint inside the model meets a Normal"):
+        propagate(lambda x: x @ weight, X, input_variance=0.1)
+
+
+def test_an_empty_batch_has_an_empty_covariance():
+    y = propagate(NET, X[:0], input_variance=0.1)
+    assert y.covariance.shape == (0, 3, 3)
+    assert y.variance.shape == (0, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_followed(dtype):
+    wanted = propagate(NET, X, input_variance=0.1).stddev
+    y = propagate(_mlp(5, 16, 3).to(dtype), X.to(dtype), input_variance=0.1)
+    assert y.covariance.dtype == dtype
+    torch.testing.assert_close(y.stddev.double(), wanted, rtol=0.1, atol=0.0)

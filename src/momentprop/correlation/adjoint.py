@@ -38,6 +38,8 @@ def followed(
     Raises `ItemsInteract` where a unit belongs to several items, as a random weight does.
     """
     items, units = outputs.shape
+    if not items:
+        return Followed(outputs.new_zeros(0, units, units))
     with gates.shut(), torch.enable_grad():
         rows = slopes(outputs, births.edges, gates.tracked)
         moving = [(birth, row) for birth, row in zip(births.found, rows, strict=True) if row is not None]

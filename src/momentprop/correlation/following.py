@@ -53,6 +53,11 @@ class Following(Watcher):
 
     def after(self, call: Call, result: Any) -> Any:
         """Remember what an operation bears; linear ones bear nothing."""
+        if isinstance(result, Joint):
+            raise TypeError(
+                f"a Joint inside the model meets a Normal at {where()}, and its correlations cannot be followed there: "
+                "give it as an argument of the model, or make it a Normal"
+            )
         kind = call.kind
         if isinstance(result, tuple | list):
             for each in result if kind not in _LINEAR else ():

@@ -34,15 +34,20 @@ class Output:
     def rows(self, loc: Tensor) -> Tensor:
         """Return the means of the units that are followed, as (items, units)."""
         flat = self._flat(loc)
-        return flat if self.chosen is None else flat[:, self.chosen].reshape(len(flat), -1)
+        return flat if self.chosen is None else flat[:, self.chosen].reshape(len(flat), self._count(flat))
 
     @property
     def batch_dim(self) -> int | None:
         """The dimension of the items in what the user sees."""
         return 0 if self.dim is not None and self.chosen is not None else self.dim
 
+    def _count(self, flat: Tensor) -> int:
+        return flat[:1, self.chosen].numel() if len(flat) else 0
+
     def _flat(self, loc: Tensor) -> Tensor:
-        return loc.reshape(1, -1) if self.dim is None else loc.movedim(self.dim, 0).reshape(loc.shape[self.dim], -1)
+        if self.dim is None:
+            return loc.flatten().unsqueeze(0)
+        return loc.movedim(self.dim, 0).flatten(1) if loc.ndim > 1 else loc.unsqueeze(1)
 
 
 Group = Sequence[Output]

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from momentprop.calibration.operations import Place, mixes
+from momentprop.calibration.operations import Place
+from momentprop.correlation.layout import mixes
 from momentprop.dispatch import Call, where
 from momentprop.dispatch.context import Watcher
 from momentprop.values import Independent, Uncertain, Value

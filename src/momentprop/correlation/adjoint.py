@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentprop.correlation.bending import bent
 from momentprop.correlation.births import Birth, Births
 from momentprop.correlation.gates import Gates
 from momentprop.correlation.items import Place, Weighing, at, whole
@@ -27,8 +28,12 @@ def covariance(births: Births, gates: Gates, outputs: Tensor) -> Tensor:
     return followed(births, gates, outputs).covariance
 
 
-def followed(births: Births, gates: Gates, outputs: Tensor, inputs: int = 0) -> Followed:
+def followed(
+    births: Births, gates: Gates, outputs: Tensor, inputs: int = 0, variances: Tensor | None = None
+) -> Followed:
     """Return the covariance of outputs (items, units), and that with the first births, which are of the inputs.
+
+    `variances` are those that AP2 gives to the outputs, as a scale for errors that rounding makes.
 
     Raises `ItemsInteract` where a unit belongs to several items, as a random weight does.
     """
@@ -36,7 +41,7 @@ def followed(births: Births, gates: Gates, outputs: Tensor, inputs: int = 0) -> 
     with gates.shut(), torch.enable_grad():
         rows = slopes(outputs, births.edges, gates.tracked)
         moving = [(birth, row) for birth, row in zip(births.found, rows, strict=True) if row is not None]
-        places = _places(outputs, moving)
+        places = _places(outputs, moving, variances)
     wide = torch.promote_types(outputs.dtype, torch.float32)
     total = outputs.new_zeros(items, units, units, dtype=wide)
     moved = {
@@ -52,6 +57,7 @@ def followed(births: Births, gates: Gates, outputs: Tensor, inputs: int = 0) -> 
             moved[segment] = moved[segment] + part
     for part in moved.values():
         total = total + part @ part.mT
+    total = bent(total, [(birth, *seen[id(birth)]) for birth, _ in moving if birth.rests is not None])
     crosses = [_cross(outputs, birth, seen.get(id(birth)), moved) for birth in births.found[:inputs]]
     return Followed(total.to(outputs.dtype), crosses, moved)
 
@@ -100,13 +106,13 @@ def _stacked(rows: Sequence[Any]) -> Tensor | None:
     return torch.stack([torch.zeros_like(like) if row is None else row for row in rows])
 
 
-def _places(outputs: Tensor, moving: Sequence[tuple[Birth, Tensor]]) -> list[Place]:
+def _places(outputs: Tensor, moving: Sequence[tuple[Birth, Tensor]], variances: Tensor | None) -> list[Place]:
     """Return where the items lie in each birth, by one further backward pass if there are several."""
     if len(outputs) == 1 or not moving:
         return [whole(birth.shape) for birth, _ in moving]
-    weighing = Weighing(outputs)
+    weighing = Weighing(outputs, variances)
     weighed = pulled(outputs, [birth.edge for birth, _ in moving], weighing.cotangent(outputs))
-    return weighing.places([(row, by_weight) for (_, row), by_weight in zip(moving, weighed, strict=True)])
+    return weighing.places([(*each, by_weight) for each, by_weight in zip(moving, weighed, strict=True)])
 
 
 def _added(birth: Birth, place: Place, rows: Tensor) -> Tensor:

@@ -17,7 +17,10 @@ class TooLarge(Exception):  # noqa: N818 (nobody outside sees it)
 
 
 class Counting(Watcher):
-    """Counts the memory of a graph: of mean and variance of every result, and of as much that a derivative takes."""
+    """Counts the memory of a graph: of mean and variance of every result, and of as much that a derivative takes.
+
+    The probes of a result count too, with the rests that are kept of them.
+    """
 
     def __init__(self, bound: int | None) -> None:
         self.bound = bound
@@ -27,7 +30,7 @@ class Counting(Watcher):
         """Count the memory of a result, and stop a pass that takes more than it may."""
         for value in result if isinstance(result, tuple | list) else (result,):
             if isinstance(value, Independent):
-                self.bytes += 4 * value.loc.nbytes
+                self.bytes += 4 * value.loc.nbytes + 2 * sum(part.nbytes for part in value.parts[2:])
         if self.bound is not None and self.bytes > self.bound:
             raise TooLarge
         return result

@@ -70,14 +70,14 @@ class Independent(Uncertain):
 
     def settle(self, parts: Sequence[Tensor]) -> None:
         """Replace mean and variance by copies, which have the origin and the note of what they are copies of."""
-        note = None if self.note is None else self.note.moved(self, *parts)
+        note = None if self.note is None else self.note.moved(self, *parts[:2])
         source = self.source.of_base(self._as_it_is()) if self.source.base is self else self.source
         super().replace(parts, (source, writes_to(self)))
         self.note = note  # type: ignore[misc]
 
     def copied(self) -> Self:
         """Return a copy with the same origin and elements."""
-        source, copy = self.source, self.of(self.loc.clone(), self.variance.clone())
+        source, copy = self.source, self.of(*(part.clone() for part in self.parts))
         if source.base is self:
             source = source.of_copies(copy.loc, copy.variance)
         copy.remember(source)
@@ -86,7 +86,7 @@ class Independent(Uncertain):
 
     def _as_it_is(self) -> Self:
         """Return the value with its present components, which are about to be replaced."""
-        value = self.of(self.loc, self.variance)
+        value = self.of(*self.parts)
         value.memory, value.note = self.memory, self.note  # type: ignore[misc]
         return value
 

@@ -81,6 +81,14 @@ def note_factors(result: Normal, query: Normal | Tensor, key: Normal | Tensor, g
     return result
 
 
+def note_with(note: Note, result: Normal) -> Note:
+    """Return the note of a fresh result whose mean and variance have been corrected since."""
+    content = note.content
+    if isinstance(content, Attending):
+        content = content._replace(weights=Weights(result.loc, result.variance))
+    return Note(content, result.loc, result.variance, note.writes)
+
+
 def scores_of(value: Normal, dtype: torch.dtype) -> Scores:
     """Return a value as scores along its last dimension, in the given type, but at least float32."""
     dtype = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

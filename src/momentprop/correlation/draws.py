@@ -1,0 +1,76 @@
+"""The random numbers of probes: the same for a seed, and those of an item the same in any batch."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentprop.values import Joint
+from momentprop.values.probed import Probed
+
+
+class Draws:
+    """Draws the deviations of values that no operation made, and the noise that operations draw."""
+
+    def __init__(self, count: int, seed: int, first: int = 0) -> None:
+        self.count = count
+        self.seed = seed
+        self.first = first  # the number of the first item, if the batch is a piece of a larger one
+        self.start(None)
+
+    def start(self, items: int | None) -> None:
+        """Begin a pass with a number of items, or with one."""
+        self.items = items
+        self.number = 0
+        self.known: dict[int, tuple[Tensor, Tensor]] = {}
+        self.events: dict[str, int] = {}  # of the sources of inputs, in their order
+
+    def item(self, shape: Sequence[int]) -> int | None:
+        """Return the dimension along which items lie, as far as sizes tell; it is the first one otherwise."""
+        if self.items is None or not shape:
+            return None
+        return next((dim for dim, size in enumerate(shape) if size == self.items), 0)
+
+    def of_input(self, source: Any, value: Probed) -> Tensor:
+        """Return the deviations of an input, made of the given source; a `Joint` has noise that its units share."""
+        if not isinstance(source, Joint):
+            return self.of_value(value)
+        own = source.own.detach().clamp(min=0.0).sqrt()
+        total = own * self.normals((self.count, *value.shape), value.loc)
+        start = 0
+        for event, items, number in source.sources:
+            factors, start = source.factors.detach()[start : start + number], start + number
+            drawn = torch.stack([self._source(event, item, number, value.loc) for item in items], -1)
+            shape = [len(items) if dim == source.batch_dim else 1 for dim in range(value.ndim)]
+            total = total + (drawn.reshape(self.count, number, *shape) * factors).sum(1)
+        return total
+
+    def _source(self, event: str, item: int, number: int, like: Tensor) -> Tensor:
+        """Return the draws of the sources of one item of an event, which several inputs may share."""
+        if item < 0:
+            return like.new_zeros(self.count, number)
+        order = self.events.setdefault(event, len(self.events))
+        return self._draw((self.count, number), like, item, -1 - order)
+
+    def of_value(self, value: Probed) -> Tensor:
+        """Return the deviations of a value: an input, or a random weight, which are the same where it is used again."""
+        if id(value.variance) not in self.known:
+            deviations = value.stddev.detach() * self.normals((self.count, *value.shape), value.loc)
+            self.known[id(value.variance)] = value.variance, deviations
+        return self.known[id(value.variance)][1]
+
+    def normals(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Draw standard normal numbers of shape (K, ...)."""
+        self.number += 1
+        dim = next((dim for dim in range(1, len(shape)) if shape[dim] == self.items), None)
+        if dim is None:
+            return self._draw(shape, like, 0)
+        of_one = [*shape[:dim], *shape[dim + 1 :]]
+        return torch.stack([self._draw(of_one, like, 1 + self.first + item) for item in range(shape[dim])], dim)
+
+    def _draw(self, shape: Sequence[int], like: Tensor, item: int, number: int | None = None) -> Tensor:
+        number = self.number if number is None else number
+        seed = hash((self.seed, number, item)) & (2**63 - 1)  # of integers: the same in every process
+        generator = torch.Generator(like.device).manual_seed(seed)
+        return torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=like.device)

@@ -1,0 +1,135 @@
+r"""A watcher that lets random directions, the *probes*, travel beside the values of a pass, and corrects AP2 by them.
+
+AP2 takes the units that an operation mixes as independent. The probes of a value know better: see `values.probed`. So
+after each operation that mixes units its variances are corrected by what the probes say of an item, a channel and a
+unit (`pooling`), and its mean by what they say of products, attention, normalization and maxima (`carrying`).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentprop.correlation import pooling
+from momentprop.correlation.births import Birth
+from momentprop.correlation.carrying import Carried, carried, several
+from momentprop.correlation.draws import Draws
+from momentprop.correlation.following import Following
+from momentprop.correlation.layout import Layout, is_settled, mixes
+from momentprop.dispatch import Call, Kind
+from momentprop.dispatch.context import Watcher
+from momentprop.rules.attention.notes import note_with
+from momentprop.values.probed import Probed
+
+
+class Probing(Watcher):
+    """Fills in the probes of every result, and corrects means and variances where units are mixed.
+
+    After a `following` watcher, it gives the births that this one collects the draws of their noise, for `bending`.
+    """
+
+    enters_composites = True
+
+    def __init__(
+        self, count: int, seed: int = 0, batch_dim: int | None = 0, following: Following | None = None, first: int = 0
+    ) -> None:
+        self.count = count
+        self.batch_dim = batch_dim
+        self.following = following
+        self.draws = Draws(count, seed, first)
+        self.layout = Layout()
+        self.born = 0  # how many births there were before the operation
+
+    def enter(self, inputs: Sequence[Any], given: Sequence[Any]) -> None:
+        """Draw the deviations of the inputs."""
+        values = [value for value in given if isinstance(value, Probed)]
+        has_items = [value for value in values if value.ndim > 1] if self.batch_dim is not None else []
+        self.draws.start(has_items[0].shape[self.batch_dim] if has_items else None)
+        self.layout = Layout()
+        for source, value in zip(inputs, given, strict=True):
+            if isinstance(value, Probed):
+                value.carry(self.draws.of_input(source, value))
+
+    def before(self, call: Call) -> Call:
+        """Note what was born before."""
+        self.born = len(self._births)
+        return call
+
+    def after(self, call: Call, result: Any) -> Any:
+        """Fill in the probes of a fresh result, and correct it."""
+        if any(result is value for value in call.values):
+            return result
+        with torch.no_grad():
+            if isinstance(result, Probed):
+                self._carry(call, result)
+            elif isinstance(result, tuple | list):
+                results = [each for each in result if isinstance(each, Probed)]
+                found = several(call, self._probes(call)) if results else []
+                for each, probes in zip(results, found, strict=True):
+                    each.carry(probes.to(each.dtype))
+        return result
+
+    def _carry(self, call: Call, result: Probed) -> None:
+        found = carried(call, result, self._probes(call), self.draws.normals)
+        result.carry(found.probes.to(result.dtype))
+        mixed = mixes(call, result) or (call.kind is Kind.MIXING and result.origin is None)
+        channels = self.layout.channels(call, result) if mixed else ()
+        if len(self._births) > self.born and call.kind is not Kind.NOISE:
+            self._births[-1] = self._bent(self._births[-1], call, result, found, channels)
+        if mixed and result.origin is None:
+            self._correct(call, result, found, channels)
+        if result.note is not None:
+            result.note = note_with(result.note, result)  # type: ignore[misc]
+
+    def _correct(self, call: Call, result: Probed, found: Carried, channels: Sequence[int]) -> None:
+        """Correct mean and variance; the variance of attention scores is that of the factors which they note."""
+        item, variance = self.draws.item(result.shape), result.variance.detach()
+        shift = factor = None
+        if found.shift is not None and found.noise is not None:
+            shift = pooling.shrunk(found.shift, found.noise, variance, item).to(result.dtype)
+        if call.kind is Kind.MIXING or not is_settled(result):
+            factor = pooling.ratio(variance, result.probes, item, channels).to(result.dtype)
+        with torch.enable_grad():
+            result.loc = result.loc if shift is None else result.loc + shift
+            result.variance = result.variance if factor is None else result.variance * factor
+
+    def _bent(self, birth: Birth, call: Call, result: Probed, found: Carried, channels: Sequence[int]) -> Birth:
+        """Return a birth with the probes' draws of it.
+
+        What a nonlinear function of several units bears is known under independence only; the draws say how much.
+        """
+        rests = found.rests
+        if rests is None:
+            rests = found.probes - _linear_part(call, result)
+        rests = (rests - rests.mean(0)).to(result.dtype)
+        own = birth.own
+        if found.rests is not None and own is not None:
+            unbiased = rests * (self.count / (self.count - 1)) ** 0.5
+            factor = pooling.ratio(own.detach(), unbiased, self.draws.item(result.shape), channels)
+            with torch.enable_grad():
+                own = own * factor.to(own.dtype)
+        return dataclasses.replace(birth, own=own, rests=rests)
+
+    @property
+    def _births(self) -> list[Birth]:
+        return [] if self.following is None else self.following.births.found
+
+    def _probes(self, call: Call) -> list[Tensor]:
+        for value in call.values:
+            if not value.carries:
+                value.carry(self.draws.of_value(value))
+        return [value.probes for value in call.values]
+
+
+def _linear_part(call: Call, result: Probed) -> Any:
+    """Return what moves linearly in a function of each element of one value."""
+    of_origin = len(set(map(id, call.values))) > 1
+    value = result.origin[0].base if of_origin else call.values[0]  # type: ignore[index]
+    loc = result.origin[0].loc if of_origin else value.loc  # type: ignore[index]
+    if not loc.requires_grad or not result.loc.requires_grad:
+        return 0.0
+    ones = torch.ones_like(result.loc)
+    (slope,) = torch.autograd.grad(result.loc, loc, ones, retain_graph=True, allow_unused=True)
+    return 0.0 if slope is None else slope * value.probes

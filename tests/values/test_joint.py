@@ -211,7 +211,7 @@ def test_the_cross_covariance_is_through_shared_sources() -> None:
     torch.testing.assert_close(y.cross_covariance(x), matrix @ shared)  # type: ignore[attr-defined]
     torch.testing.assert_close(x.cross_covariance(x), x.covariance)
     assert not joint_of(2, 4).cross_covariance(joint_of(2, 4)).any()
-    lazy = Joint.lazy(x.loc, lambda: x.covariance, cross=lambda: torch.ones(2, 4, 1))
+    lazy = Joint.lazy(x.loc, lambda: x.covariance, cross=lambda which: torch.ones(2, 4, 1 + which))
     assert lazy.cross_covariance().shape == (2, 4, 1)
 
 
@@ -255,3 +255,31 @@ def test_a_normal_becomes_a_joint_of_independent_noise() -> None:
     assert len(full.factors) == 3
     torch.testing.assert_close(full.covariance, x.covariance)
     assert type(as_type(x, Normal)) is Normal
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "batch_dim", "dim"), [((4,), None, 0), ((2, 4), 0, 1), ((2, 3, 2), 0, 1), ((3, 2, 4), 1, 0)]
+)
+def test_the_covariance_along_a_dimension_is_a_part_of_the_whole(
+    shape: tuple[int, ...], batch_dim: int | None, dim: int, lazy: bool
+) -> None:
+    x = joint_of(*shape, own=0.2, batch_dim=batch_dim)
+    if lazy:
+        x = Joint.from_covariance(x.loc, x.covariance, batch_dim=batch_dim)
+    found = x.covariance_along(dim)
+    assert found.shape == (*(size for d, size in enumerate(shape) if d != dim), shape[dim], shape[dim])
+    rows = x.factors.movedim(dim + 1, -1).movedim(0, -2)
+    torch.testing.assert_close(found, rows.mT @ rows + torch.diag_embed(x.own.movedim(dim, -1)))
+
+
+def test_probabilities_are_those_of_draws() -> None:
+    x = joint_of(2, 4, own=0.3)
+    drawn = torch.softmax(x.sample(200_000, generator=torch.Generator().manual_seed(0)), -1).mean(0)
+    torch.testing.assert_close(x.probabilities(), drawn, rtol=0.0, atol=0.003)
+    torch.testing.assert_close(torch.log_softmax(x, -1).loc, x.probabilities())  # type: ignore[call-overload]
+    labels = torch.tensor([1, 3])
+    loss = torch.nn.functional.cross_entropy(x, labels)  # type: ignore[arg-type]
+    torch.testing.assert_close(loss, -x.probabilities()[[0, 1], labels].log().mean())
+    with pytest.raises(ValueError, match="independent of each other"):
+        x.probabilities(0)

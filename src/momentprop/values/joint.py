@@ -8,12 +8,13 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, LowRankMultivariateNormal, MultivariateNormal
 
 from momentprop.dispatch import Operand
+from momentprop.kernels.joint_posterior import posterior
 from momentprop.kernels.root import root, triangular_root
 from momentprop.values.base import as_tensor, may_look_at
 from momentprop.values.given_covariance import as_factors, as_matrices, as_own, items_along, require_covariance
 from momentprop.values.normal import Normal
 from momentprop.values.once import Once
-from momentprop.values.sources import Segment, Sources, aligned, along, new_event, places
+from momentprop.values.sources import Segment, Sources, aligned, along, new_event, of_units_along, places
 from momentprop.values.uncertain import Uncertain
 
 BatchDim = int | None | Literal["auto"]
@@ -248,6 +249,30 @@ class Joint(Uncertain):
         (mine, others), dims, _ = aligned([self, other])
         found = along(mine, dims[0]).mT @ along(others, dims[1])
         return found[0] if dims[0] is None else found
+
+    def covariance_along(self, dim: int) -> Tensor:
+        """Return the covariance of the units along a dimension, (..., n, n), for every place along the others."""
+        dim %= self.ndim
+        if dim == self.batch_dim:
+            raise ValueError(f"the items lie along dimension {dim}, and they are independent of each other")
+        if self._matrix is None:
+            rows = self.factors.movedim(dim + 1, -1).movedim(0, -2)
+            return rows.mT @ rows + torch.diag_embed(self.own.movedim(dim, -1))
+        return of_units_along(self._matrices(), self.shape, self.batch_dim, dim)
+
+    def probabilities(self, dim: int = -1, points: int | None = None) -> Tensor:
+        r"""Return the class posterior $E\,\mathrm{softmax}(X)$ of logits along a dimension, with their covariance.
+
+        It is deterministic and differentiable. See `kernels.joint_posterior` for its error, below 1e-5 in KL divergence
+        for 10 classes.
+
+        >>> import torch
+        >>> logits = Joint(torch.tensor([1.0, 0.0]), factors=torch.tensor([[3.0, 3.0]]))
+        >>> logits.probabilities()  # what moves all logits alike changes nothing
+        tensor([0.7311, 0.2689])
+        """
+        found = posterior(self.loc.movedim(dim, -1), self.covariance_along(dim), points)
+        return found.movedim(-1, dim)
 
     def sample(self, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw a tensor of the value's shape, or `n` of them stacked along a new first dimension."""

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+from momentprop.kernels.joint_posterior import log_posterior
 from momentprop_experiments.reproduction.correlation import measures
-from momentprop_experiments.reproduction.correlation.methods import Answer, by_draws, posterior_by_draws
+from momentprop_experiments.reproduction.correlation.methods import Answer, by_draws
 from momentprop_experiments.reproduction.correlation.truths import Noisy, draw
 
 COUNT = 20_000
@@ -30,7 +31,7 @@ def exact(noisy):
     loc = noisy.model(noisy.inputs)
     covariance = covariance.expand(len(loc), -1, -1)
     variance = covariance.diagonal(dim1=1, dim2=2)
-    return Answer(loc, variance, covariance, posterior_by_draws(loc, covariance, 20_000))
+    return Answer(loc, variance, covariance, log_posterior(loc, covariance))
 
 
 def test_exact_moments_have_the_floors_as_errors(exact, truth):

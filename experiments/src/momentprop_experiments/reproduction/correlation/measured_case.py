@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import momentprop
 from momentprop.calibration import Calibration
 from momentprop.checking import cost
+from momentprop.kernels.joint_posterior import log_posterior
 from momentprop_experiments.reproduction.correlation import measures, small_networks, truths
 from momentprop_experiments.reproduction.correlation.correlation_cases import CorrelationCase
 from momentprop_experiments.reproduction.correlation.effort import Effort
@@ -26,7 +26,6 @@ from momentprop_experiments.reproduction.correlation.methods import (
     answer,
     by_draws,
     moments,
-    posterior_by_draws,
     timed_draws,
 )
 from momentprop_experiments.reproduction.correlation.refusals import refusal
@@ -111,7 +110,7 @@ class MeasuredCase:
                 found[name] = {**measures.figures(told, deep, wide), "draws": count}
                 passes[name] = count * passes["draw"]
         if classes:
-            found[TRUE] = {"kl": measures.divergence(_true(wide), wide)}
+            found[TRUE] = {"kl": measures.divergence(log_posterior(wide.moments.loc, wide.covariance), wide)}
         for name, figures in found.items():
             figures["cost"] = rounded(passes.get(name), 3)
         return {"methods": found, "bound": rounded(passes.get("bound"), 3), "refused": refused}
@@ -151,11 +150,6 @@ def _ap2_and_backward(noisy: Noisy) -> None:
         y = moments.loc.flatten(1)
         for unit in range(y.shape[1]):
             torch.autograd.grad(y[:, unit].sum(), x, retain_graph=True)
-
-
-def _true(truth: Truth) -> Tensor:
-    """Return the log class posterior of a normal distribution with the moments of the draws."""
-    return posterior_by_draws(truth.moments.loc, truth.covariance)
 
 
 def _say(line: str) -> None:

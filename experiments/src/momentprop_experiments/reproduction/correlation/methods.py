@@ -10,6 +10,7 @@ from torch import Tensor
 import momentprop
 from momentprop.calibration import Calibration
 from momentprop.functional import class_posterior
+from momentprop.kernels.joint_posterior import log_posterior
 from momentprop_experiments.reproduction.correlation.truths import Noisy, drawn
 from momentprop_experiments.reproduction.posterior_scores import mean_of_softmax
 
@@ -107,28 +108,9 @@ def _answer(method: Method, noisy: Noisy, x: Tensor, classes: bool, calibration:
         log_q = None
     elif covariance is None:
         log_q = class_posterior(y).logits
-    elif hasattr(y, "probabilities"):
-        log_q = _logarithm(y.probabilities())
     else:
-        log_q = posterior_by_draws(loc, covariance)
+        log_q = log_posterior(loc, covariance)  # `y.probabilities()` in logarithms, which do not underflow
     return Answer(loc, y.variance.flatten(1), covariance, log_q)
-
-
-def _logarithm(posterior: Any) -> Tensor:
-    return posterior.log() if isinstance(posterior, Tensor) else posterior.logits
-
-
-def posterior_by_draws(loc: Tensor, covariance: Tensor, count: int = 4096) -> Tensor:
-    """Return the log class posterior of normal logits, by draws of them, symmetric in pairs."""
-    values, vectors = torch.linalg.eigh(covariance.double())
-    root = vectors * values.clamp(min=0).sqrt()[..., None, :]
-    generator = torch.Generator(loc.device).manual_seed(1)
-    z = torch.randn(count, loc.shape[-1], dtype=torch.float64, device=loc.device, generator=generator)
-    found = []
-    for mean, each in zip(loc.double(), root, strict=True):
-        apart = z @ each.T
-        found.append(mean_of_softmax(torch.cat([mean + apart, mean - apart])))
-    return torch.stack(found)
 
 
 def by_draws(noisy: Noisy, count: int, rows: int, classes: bool, seed: int) -> Answer:

@@ -161,7 +161,9 @@ def _noisy(call: Call, probes: Sequence[Tensor], normals: Normals) -> Carried:
     by their deviations.
     """
     values = list(dict.fromkeys(call.values))
-    leaves = {id(value): value.of(value.loc.detach().clone().requires_grad_(), value.variance.detach()) for value in values}
+    leaves = {
+        id(value): value.of(value.loc.detach().clone().requires_grad_(), value.variance.detach()) for value in values
+    }
     local = call.of(*(leaves[id(value)] for value in call.values))
     with torch.enable_grad():
         result = apply(local)

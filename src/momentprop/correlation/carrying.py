@@ -135,7 +135,7 @@ def _mixed(call: Call, result: Any, means: Sequence[Tensor], probes: Sequence[Te
         call = call.replaced({"dropout_p": 0.0})
         extra = (result.variance.detach() - apply(call).variance.detach()).clamp(min=0.0)
     if call.operation.updates:
-        call = call.replaced({name: None for name in ("running_mean", "running_var")})
+        call = call.replaced(dict.fromkeys(("running_mean", "running_var")))
 
     def at(*deviations: Tensor) -> Any:
         return call.on(*(mean + h for mean, h in zip(means, deviations, strict=True)))

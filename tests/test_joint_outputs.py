@@ -503,3 +503,23 @@ def test_half_precision_is_followed(dtype):
     y = propagate(_mlp(5, 16, 3).to(dtype), X.to(dtype), input_variance=0.1)
     assert y.covariance.dtype == dtype
     torch.testing.assert_close(y.stddev.double(), wanted, rtol=0.1, atol=0.0)
+
+
+def test_pieces_of_a_correlated_input_and_random_weights_share_its_sources(monkeypatch):
+    a = _matrix(5, 3)
+    given = a @ a.mT + torch.eye(5, dtype=torch.float64)
+    x = Joint.from_covariance(X, given)
+    weight = Normal(torch.zeros(3, dtype=torch.float64), 0.5)
+    with torch.no_grad():
+        for memory in (2000, 2**31):  # in pieces, and item by item
+            monkeypatch.setattr(joint_outputs, "MEMORY", memory)
+            y = propagate(lambda x: x @ a + weight, x)
+            wanted = a.mT @ given @ a
+            torch.testing.assert_close(y.covariance, (wanted + 0.5 * torch.eye(3)).expand(4, 3, 3))
+            torch.testing.assert_close(y.cross_covariance(), (a.mT @ given).expand(4, 3, 5))
+            torch.testing.assert_close((y - x[:, :3]).covariance[:, 0, 0], _difference(a, given).expand(4))
+
+
+def _difference(a, given):
+    w = a[:, 0] - torch.eye(5, dtype=torch.float64)[0]
+    return w @ given @ w + 0.5

@@ -38,7 +38,7 @@ def test_every_case_has_the_figures_of_every_method_that_runs(ran):
         assert case["methods"]["joint"]["eps_mean"] == case["methods"]["ap2"]["eps_mean"]
         assert 0.8 < case["methods"]["joint"]["sigma"][0] < 1.25
         assert case["methods"]["ap2"]["cost"] > 0
-        assert text.count(f"| {case['title']}") >= 5
+        assert text.count(f"| {case['title']} ") >= 3
     assert data["cases"]["sensor"]["methods"]["ap2"]["sigma"][0] < 0.6
     assert "kl" not in data["cases"]["sensor"]["methods"]["joint"]
     digits = data["cases"]["digits-mlp-0.25"]["methods"]
@@ -61,9 +61,8 @@ def test_the_figures_of_a_method_are_those_of_propagate():
     plain = answer(METHODS["ap2"], Noisy(model, x, variance), batch=3, classes=False)
     assert plain.covariance is None
     assert plain.log_q is None
-    assert torch.equal(
-        plain.variance, momentprop.propagate(model, x, input_variance=variance, covariance=False).variance
-    )
+    factorized = momentprop.propagate(model, x, input_variance=variance, covariance=False)
+    assert torch.allclose(plain.variance, factorized.variance)
 
 
 def test_a_second_call_measures_nothing_again(tmp_path, monkeypatch):
@@ -132,6 +131,21 @@ def test_a_target_may_be_relative_to_another_method_or_to_the_bound():
     assert judged(kl, _data(kl=[0.01, 0.001])).found["lenet-dropout"] == pytest.approx(0.1)
     cost = Target("cost", ("lenet-dropout",), "joint", "cost", (-1.0, 1.2), relative_to="bound")
     assert judged(cost, _data(cost=13.0)).missed == ["lenet-dropout"]
+
+
+def test_the_text_stays_small_with_all_cases(ran):
+    data = ran(correlation.NAME)[0]
+    widest = data["cases"]["digits-mlp-0.25"]
+    methods = dict.fromkeys(METHODS, widest["methods"]["joint"]) | widest["methods"]
+    cases = {
+        name: {**widest, "title": case.title, "refused": {}, "methods": methods}
+        for name, case in CASES.items()
+        if case.network != "resnet18"
+    }
+    for case in cases.values():
+        case["methods"] = {name: each for name, each in methods.items() if name != "full" or case["title"] == "MLP"}
+    text = markdown(correlation.TITLE, {**data, "cases": cases, "he_mlps": {**data["he_mlps"], "refused": {}}})
+    assert len(text.encode()) < 25_000
 
 
 def test_the_published_text_is_that_of_its_numbers():

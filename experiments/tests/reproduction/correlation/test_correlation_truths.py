@@ -20,7 +20,7 @@ def linear_network():
 @pytest.mark.parametrize("rows", [4, 7, 512])  # single draws, uneven parts, all at once
 def test_draws_of_a_linear_network_have_its_exact_moments(rows):
     model, x = linear_network(), torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
-    variance, count = torch.tensor([0.1, 0.5, 2.0]), 4000
+    variance, count = torch.tensor([0.1, 0.5, 2.0]), 1000
     truth = truths.draw(Noisy(model, x, variance), count, rows, seed=0, keep=100)
     weight = model[1].weight @ model[0].weight
     exact = weight @ torch.diag(variance) @ weight.T
@@ -28,7 +28,7 @@ def test_draws_of_a_linear_network_have_its_exact_moments(rows):
     assert ((truth.moments.loc - model(x)).abs() < 5 * truth.moments.loc_error).all()
     scale = exact.diagonal().sqrt()[:, None] * exact.diagonal().sqrt()
     assert ((truth.covariance - exact) / scale).abs().max() < 5 * (2 / count) ** 0.5
-    assert torch.allclose(truth.covariance.diagonal(dim1=1, dim2=2), truth.moments.variance, rtol=2e-3)
+    assert torch.allclose(truth.covariance.diagonal(dim1=1, dim2=2), truth.moments.variance, rtol=25 / count)
     assert not torch.equal(*truth.covariances)
     assert torch.allclose(truth.posterior.sum(-1), torch.ones(5, dtype=torch.float64))
     assert truth.draws.shape == (100, 5, 2)

@@ -35,7 +35,13 @@ class CorrelationCase:
 
 def _of_calibration() -> dict[str, CorrelationCase]:
     """Return the cases of the experiment on calibration, with short titles."""
-    short = {"noisy input ": "", "Logistic transform": "logistic", "Logistic Bernoulli": "Bernoulli", "LReLU, ": ""}
+    short = {
+        "noisy input N(0, ": "",
+        ")": "",
+        "Logistic transform": "logistic",
+        "Logistic Bernoulli": "Bernoulli",
+        "LReLU, ": "",
+    }
     found = {}
     for name, case in calibration_cases.CASES.items():
         title = case.title
@@ -50,7 +56,7 @@ def _with_the_narrow_one(cases: dict[str, CorrelationCase]) -> dict[str, Correla
     found = {}
     for name, case in cases.items():
         if case.network == "resnet18":
-            narrow = replace(case, title=case.title.replace(",", " of width 16,"), network="resnet18-narrow")
+            narrow = replace(case, title=case.title.replace(",", " (16),"), network="resnet18-narrow")
             found[name.replace("resnet18", "narrow")] = narrow
     wide = {name: case for name, case in cases.items() if case.network == "resnet18"}
     first = [name for name in cases if name not in wide and not name.startswith("vit")]
@@ -61,20 +67,20 @@ def _with_the_narrow_one(cases: dict[str, CorrelationCase]) -> dict[str, Correla
 _SENSORS = (0.01, 0.04, 0.02, 0.09, 0.01, 0.05)
 
 SMALL = {
-    "sensor": CorrelationCase("sensor MLP, small noise", "sensor", variance=_SENSORS, classes=False, full=True),
+    "sensor": CorrelationCase("sensor MLP", "sensor", variance=_SENSORS, classes=False, full=True),
     "sensor-10": CorrelationCase(
-        "sensor MLP, 10 times the variance",
+        "sensor MLP, ten times",
         "sensor",
         variance=tuple(round(10 * v, 6) for v in _SENSORS),
         classes=False,
         full=True,
     ),
-    "digits-mlp-0.25": CorrelationCase("digits MLP, N(0, 0.25)", "digits-mlp", variance=0.25, full=True),
-    "digits-residual-0.25": CorrelationCase("residual MLP, N(0, 0.25)", "digits-residual", variance=0.25, full=True),
-    "digits-transformer-0.01": CorrelationCase("transformer, N(0, 0.01)", "digits-transformer", variance=0.01),
-    "digits-transformer-0.25": CorrelationCase("transformer, N(0, 0.25)", "digits-transformer", variance=0.25),
-    "digits-maxima": CorrelationCase("overlapping maxima, N(0, 0.01)", "digits-maxima", variance=0.01),
-    "mlp-16": CorrelationCase("MLP 16-64-64-10, N(0, 0.25)", "mlp-16", variance=0.25, full=True),
+    "digits-mlp-0.25": CorrelationCase("digits MLP, 0.25", "digits-mlp", variance=0.25, full=True),
+    "digits-residual-0.25": CorrelationCase("residual MLP, 0.25", "digits-residual", variance=0.25, full=True),
+    "digits-transformer-0.01": CorrelationCase("transformer, 0.01", "digits-transformer", variance=0.01),
+    "digits-transformer-0.25": CorrelationCase("transformer, 0.25", "digits-transformer", variance=0.25),
+    "digits-maxima": CorrelationCase("maxima, 0.01", "digits-maxima", variance=0.01),
+    "mlp-16": CorrelationCase("MLP 16-64-64-10, 0.25", "mlp-16", variance=0.25, full=True),
 }
 """Small networks as users have them."""
 

@@ -135,7 +135,7 @@ def _mixed(call: Call, result: Any, means: Sequence[Tensor], probes: Sequence[Te
         call = call.replaced({"dropout_p": 0.0})
         extra = (result.variance.detach() - apply(call).variance.detach()).clamp(min=0.0)
     if call.operation.updates:
-        call = call.replaced({name: None for name in ("running_mean", "running_var")})
+        call = call.replaced(dict.fromkeys(("running_mean", "running_var")))
 
     def at(*deviations: Tensor) -> Any:
         return call.on(*(mean + h for mean, h in zip(means, deviations, strict=True)))
@@ -161,7 +161,9 @@ def _noisy(call: Call, probes: Sequence[Tensor], normals: Normals) -> Carried:
     by their deviations.
     """
     values = list(dict.fromkeys(call.values))
-    leaves = {id(value): value.of(value.loc.detach().clone().requires_grad_(), value.variance.detach()) for value in values}
+    leaves = {
+        id(value): value.of(value.loc.detach().clone().requires_grad_(), value.variance.detach()) for value in values
+    }
     local = call.of(*(leaves[id(value)] for value in call.values))
     with torch.enable_grad():
         result = apply(local)

@@ -16,15 +16,13 @@ from torch import Tensor
 from momentprop.correlation.births import Birth
 from momentprop.correlation.items import Place
 
-LEAST = -0.5
-"""The most that is taken from the covariance in any direction: draws are few, and variances stay positive."""
 
-
-def bent(total: Tensor, births: Sequence[tuple[Birth, Place, Tensor]]) -> Tensor:
+def bent(total: Tensor, by_rests: Tensor, births: Sequence[tuple[Birth, Place, Tensor]]) -> Tensor:
     """Return a covariance (items, units, units) with what rests have in common.
 
     Args:
         total: the covariance without it.
+        by_rests: the part of it that these rests have, each for itself.
         births: with rests; where their items lie, and the slopes (units, *shape) of the outputs with these apart.
     """
     if not births:
@@ -43,7 +41,7 @@ def bent(total: Tensor, births: Sequence[tuple[Birth, Place, Tensor]]) -> Tensor
         count = moved.shape[-1]
         more: Tensor = (moved @ moved.mT - apart) / (count - 1)
         more = more * _share(moved.square() - squares, total.diagonal(dim1=-2, dim2=-1))
-        more = _bounded(total.detach(), more)
+        more = _bounded(by_rests.detach(), more)
     return total + more
 
 
@@ -74,14 +72,14 @@ def _share(draws: Tensor, variance: Tensor) -> Tensor:
     return (1 - share).clamp(min=0.0)[..., None, None]
 
 
-def _bounded(total: Tensor, more: Tensor) -> Tensor:
-    """Return an addition that leaves the covariance positive: in no direction does it take more than `LEAST`."""
-    values, vectors = torch.linalg.eigh(total)
-    some = values > values[..., -1:].clamp(min=0.0) * total.shape[-1] * torch.finfo(total.dtype).eps
-    root = torch.where(some, values.clamp(min=0.0), 0.0).sqrt()
+def _bounded(by_rests: Tensor, more: Tensor) -> Tensor:
+    """Return an addition that takes no more away than there is, in any direction: few draws may say otherwise."""
+    values, vectors = torch.linalg.eigh(by_rests)
+    some = values > values[..., -1:].clamp(min=0.0) * len(values[0]) * torch.finfo(values.dtype).eps
+    root = torch.where(some, values, 0.0).sqrt()
     inverse = torch.where(some, 1 / torch.where(some, root, 1.0), 0.0)
     to, back = vectors * inverse.unsqueeze(-2), vectors * root.unsqueeze(-2)
     relative, turned = torch.linalg.eigh(to.mT @ more @ to)
     back = back @ turned
-    found: Tensor = (back * relative.clamp(min=LEAST).unsqueeze(-2)) @ back.mT
+    found: Tensor = (back * relative.clamp(min=-1.0).unsqueeze(-2)) @ back.mT
     return found

@@ -8,8 +8,9 @@ covariance of the output, and its covariance with the input. Nothing is lineariz
 from collections.abc import Callable
 
 import torch
-from examples.stand_in import Joint, propagate  # with the joint values: `from momentprop import Joint, propagate`
 from torch import Tensor, nn
+
+from momentprop import Joint, propagate
 
 PROCESS = torch.diag(torch.tensor([2e-4, 2e-3], dtype=torch.float64))
 """The covariance of the noise of the dynamics."""

@@ -427,3 +427,33 @@ def test_what_has_no_correlations_is_refused():
         propagate(lambda x: x, Joint(X, 0.1, batch_dim=1))
     with pytest.raises(RuntimeError, match=r"inside `torch.compile` and transforms"):
         torch.func.vmap(lambda x: propagate(NET, x, input_variance=0.1).loc)(X)
+
+
+@pytest.mark.parametrize("function", [lambda x: x + torch.tanh(x), lambda x: x * torch.sigmoid(x)], ids=["sum", "gate"])
+def test_functions_of_one_input_at_each_place_are_followed_together(function):
+    y = propagate(function, X, input_variance=0.3)
+    torch.testing.assert_close(y.variance, propagate(function, X, input_variance=0.3, covariance=False).variance)
+    assert (y.covariance - torch.diag_embed(y.variance)).abs().max() < 1e-12
+
+
+def test_rounding_is_not_taken_for_items_that_interact():
+    a = _matrix(5, 3).float()
+    y = propagate(lambda x: x @ a @ a.mT - x @ (a @ a.mT), X.float(), input_variance=1.0)
+    assert y.stddev.max() < 1e-4
+    y = propagate(lambda x: F.layer_norm(x, (5,)).sum(-1), X.float(), input_variance=1.0)  # a constant
+    assert y.stddev.max() < 1
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_compiled_model_is_run_as_it_was_written(gradients):
+    model = _mlp(5, 8, 3)
+    with torch.set_grad_enabled(gradients):
+        y = propagate(torch.compile(model, backend="eager"), X, input_variance=0.1)
+        assert torch.equal(y.covariance, propagate(model, X, input_variance=0.1).covariance)
+    assert y.covariance.requires_grad is gradients
+
+
+def test_inside_compiled_code_it_is_refused():
+    compiled = torch.compile(lambda x: propagate(NET, x, input_variance=0.1).covariance, backend="eager")
+    with pytest.raises(Exception, match=r"inside `torch.compile` and transforms"):
+        compiled(X)

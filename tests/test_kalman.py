@@ -5,8 +5,9 @@ from typing import NamedTuple
 import pytest
 import torch
 from examples.kalman import PROCESS, SENSOR, learned, look, predict, swing, track, update
-from examples.stand_in import Joint
 from torch import Tensor, nn
+
+from momentprop import Joint
 
 STEPS, BATCH, PARTICLES = 25, 4, 20_000
 

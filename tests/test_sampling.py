@@ -5,7 +5,8 @@ import torch
 
 import momentprop
 from momentprop import sampling as monte_carlo
-from momentprop.sampling import RunningMoments
+from momentprop.sampling import RunningCovariance, RunningMoments
+from momentprop.values import JointEstimate
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e6])
@@ -113,3 +114,18 @@ def test_draws_that_are_all_the_same_are_made_singly(monkeypatch):
         torch.nn.Identity(), torch.ones(3), input_variance=1.0, method="sample", samples=300, seed=0
     )
     torch.testing.assert_close(found.variance, torch.ones(3), rtol=0.3, atol=0.0)
+
+
+def test_the_covariance_of_draws_is_that_of_all_of_them_at_once() -> None:
+    draws = torch.randn(50, 2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64).cumsum(-1) + 100
+    for batch_dim, items in ((0, 2), (1, 3), (None, 1)):
+        moments = RunningCovariance(batch_dim)
+        for part in (draws[:1], draws[1:20], draws[20:]):
+            moments.add(part)
+        found = moments.estimate(torch.float64)
+        assert isinstance(found, JointEstimate)
+        rows = draws.flatten(1)[None] if batch_dim is None else draws.movedim(batch_dim + 1, 0).flatten(2)
+        wanted = torch.stack([torch.cov(each.T) for each in rows])
+        assert len(wanted) == items
+        torch.testing.assert_close(found.covariance, wanted[0] if batch_dim is None else wanted)
+        torch.testing.assert_close(found.variance, draws.var(0))

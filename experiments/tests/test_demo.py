@@ -56,6 +56,20 @@ def test_calibration_repairs_the_deviations_of_noisy_pixels(shown):
     assert overview.count(">calibrated</th>") == 6
 
 
+def test_joint_deviations_and_classes_are_right_without_data(shown):
+    for entry in shown[1]:
+        report = entry.report
+        assert report.methods == ["ap1", "ap2", "joint", "ap2-calibrated", "joint-calibrated"]
+        for name in ("joint", "joint-calibrated"):
+            found = report.at_output(name)
+            assert found.eps_std == pytest.approx(1, abs=0.03)
+            assert found.rms_log_std < 1.2 * report.floor_at_output.rms_log_std
+            assert found.correlation_error < 0.5 * report.at_output("ap2").correlation_error
+            assert report.posterior.methods[name]["kl_joint"] < 0.5 * report.posterior.methods["ap2"]["kl_race"]
+    overview = (shown[0] / "index.html").read_text(encoding="utf-8")
+    assert overview.count(">joint</th>") == overview.count(">calibrated, joint</th>") == 4
+
+
 def test_the_least_certain_digits_are_shown_first(shown):
     for entry in shown[1]:
         certainties = [max(example.probabilities["ap2"]) for example in entry.report.examples]

@@ -17,11 +17,11 @@ from momentprop.correlation.outputs import Group, Lazy, Output, as_index, joined
 from momentprop.correlation.probes import Probing
 from momentprop.correlation.shielded import Shielded
 from momentprop.dispatch.context import Chain, Watcher
-from momentprop.kernels.joint_posterior import log_posterior
 from momentprop.recording import Recording
 from momentprop.running import Run
 from momentprop.sampling import progress
 from momentprop.torch_compat import pytrees as pytree
+from momentprop.torch_compat.dynamo import eagerly
 from momentprop.torch_compat.modules import BatchNorm
 from momentprop.values import Categorical, Certain, Independent, Joint, Value
 from momentprop.values.conversion import is_value
@@ -73,6 +73,11 @@ class _Passed:
         """The means of the values among the outputs."""
         return _means(self.output)
 
+    def variances(self, group: Group) -> Tensor | None:
+        """Return the variances that AP2 gives to a group of outputs, as (items, units)."""
+        found = [getattr(value, "variance", None) for value in _values(self.output)]
+        return None if None in [found[output.place] for output in group] else rows(group, found)  # type: ignore[arg-type]
+
     @property
     def moving(self) -> list[int]:
         """The places of the values that move with anything that was born."""
@@ -114,7 +119,7 @@ class JointRun:
         for group in groups:
             flat = rows(group, passed.means)
             singly = functools.partial(self._found, flat.detach(), group, 1)
-            lazy = Lazy(functools.partial(self._followed, passed.following, flat), singly)
+            lazy = Lazy(functools.partial(self._followed, passed.following, flat, passed.variances(group)), singly)
             if passed.following.within and len(flat) > 1:
                 lazy()  # it may have to run the model again, as it is now
             sources = brought(births.found, len(flat))
@@ -127,7 +132,8 @@ class JointRun:
         following, counting = self.wanted.watched(self.tracked), Counting(bound)
         corrections = self._corrections(following, first)
         shielded = (Shielded(following, *corrections),) if corrections else ()
-        with run.by(self.kind, recording, Chain(counting, following, *shielded)) as once:
+        # inside compiled code, births would not be seen, and derivatives would not know the gates
+        with eagerly(), run.by(self.kind, recording, Chain(counting, following, *shielded)) as once:
             output, recorded = once()
         return _Passed(mapped(as_normal, output), recorded, following, counting.bytes)
 
@@ -139,9 +145,9 @@ class JointRun:
             corrections.append(Probing(self.wanted.probes, seed, self.wanted.batch_dim, following, first))
         return corrections
 
-    def _followed(self, following: Following, flat: Tensor) -> Followed:
+    def _followed(self, following: Following, flat: Tensor, variances: Tensor | None) -> Followed:
         with torch.set_grad_enabled(self.tracked):
-            return followed(following.births, following.gates, flat, following.inputs)
+            return followed(following.births, following.gates, flat, following.inputs, variances)
 
     # Pieces of a batch
 
@@ -182,7 +188,7 @@ class JointRun:
                 passed = self._passed(self._piece(start, stop), first=start)
                 flat = rows(group, passed.means)
                 _require_same(flat, wanted[start:stop])
-                found.append(self._followed(passed.following, flat))
+                found.append(self._followed(passed.following, flat, passed.variances(group)))
                 bar.update(stop - start)
         crosses = zip(*(each.crosses for each in found), strict=True)
         moved = zip(*(each.moved.values() for each in found), strict=True)
@@ -269,7 +275,7 @@ class JointRun:
             found = joints.get(id(_random(leaf)))
             if found is None:
                 return self._detached(leaf)
-            return _posterior(found) if isinstance(leaf, Categorical) else found
+            return torch.log_softmax(found, -1) if isinstance(leaf, Categorical) else found
 
         return mapped(joint, output)
 
@@ -286,14 +292,6 @@ def _values(output: Any) -> list[Any]:
 def _random(leaf: Any) -> Any:
     """Return the random logits of a class posterior, which follow correlations, or anything else itself."""
     return leaf.scores if isinstance(leaf, Categorical) and leaf.scores is not None else leaf
-
-
-def _posterior(logits: Joint) -> Categorical:
-    """Return the class posterior of logits along the last dimension."""
-    classes = logits.shape[-1]
-    blocks = logits.covariance.unflatten(-1, (-1, classes)).unflatten(-3, (-1, classes))  # (..., rows, C, rows, C)
-    covariance = blocks.diagonal(dim1=-4, dim2=-2).movedim(-1, -3).reshape(*logits.shape, classes)
-    return Categorical.of(log_posterior(logits.loc, covariance))
 
 
 def _means(output: Any) -> list[Tensor]:

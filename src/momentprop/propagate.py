@@ -4,7 +4,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from momentprop.correlation.following import Following
@@ -16,6 +15,7 @@ from momentprop.recording import Recording
 from momentprop.running import Run, is_tensor
 from momentprop.sampling import RunningCovariance, RunningMoments, stream
 from momentprop.torch_compat import pytrees as pytree
+from momentprop.torch_compat.dynamo import is_compiled
 from momentprop.torch_compat.functorch import is_transforming
 from momentprop.undoing import leaves_no_trace
 from momentprop.values import Categorical, Estimate, Fitted, Joint, Logistic, Mean, Normal, Sample, Statistics, Value
@@ -164,7 +164,7 @@ def _follows(method: str | None, covariance: bool | None, kind: type[Value]) -> 
                 f"a {kind.__name__} has no correlations to follow: give method='ap2', or leave out `covariance=True`"
             )
         return False
-    if torch.compiler.is_compiling() or is_transforming():
+    if is_compiled() or is_transforming():
         raise RuntimeError(
             "correlations cannot be followed inside `torch.compile` and transforms of `torch.func`: write "
             "`covariance=False`, or compile the model alone, as in `propagate(torch.compile(model), ...)`"

@@ -24,7 +24,9 @@ def test_it_removes_most_of_the_error_in_a_deep_network(deep):
 
 def test_check_shows_it_beside_the_other_methods(deep, tmp_path):
     model, calibration = deep
-    report = check(model, NEW, input_variance=0.1, samples=50, calibration=calibration)
+    options = {"input_variance": 0.1, "samples": 50, "calibration": calibration}
+    assert check(model, NEW, **options).methods == ["ap1", "ap2", "joint", "ap2-calibrated", "joint-calibrated"]
+    report = check(model, NEW, methods=("ap1", "ap2"), **options)
     assert report.methods == ["ap1", "ap2", "ap2-calibrated"]
     assert "ap2-calibrated" in str(report)
     report.save_html(tmp_path / "report.html")

@@ -36,9 +36,17 @@ def test_deviations_that_are_too_small_ask_for_the_cheapest_method_that_has_righ
     ]
 
 
+def test_a_calibration_comes_after_what_needs_no_data():
+    found = results(ap2=SMALL, ap2_calibrated=RIGHT, joint=RIGHT)
+    assert advice.sentences(found)[0].endswith(
+        "use `covariance=True` (×1.01, at the cost of 22 forward passes). For 12 forward passes, "
+        "`calibration=..., covariance=False` has ×1.01."
+    )
+
+
 def test_right_deviations_need_nothing_else():
     found = advice.sentences(results(ap1=AP1, ap2=RIGHT, joint=RIGHT))
-    assert found == ["The deviations by ap2 are good (×1.01): use `covariance=False`, which costs 12 forward passes."]
+    assert found == ["The deviations by ap2 are close (×1.01): use `covariance=False`, which costs 12 forward passes."]
 
 
 def test_what_was_not_compared_is_named_where_no_method_is_right():

@@ -74,6 +74,28 @@ def test_probes_are_chosen_by_their_number(name, passes):
     assert found.if_wide.cost(300) == passes
 
 
+def test_probes_are_compared_at_every_module_and_wide_outputs_by_their_variances():
+    model = nn.Sequential(nn.Linear(6, 200), nn.ReLU(), nn.Linear(200, 3), nn.Tanh(), nn.Linear(3, 200))
+    for net, figure in ((model[:3], "kl_joint"), (model, "kl_race")):
+        report = check(net, X, input_variance=0.5, samples=200, methods=("ap2", "probes"))
+        assert report.methods == ["ap2", "probes"]
+        assert report.notes == []
+        ap2, probes = (report["2"].methods[name] for name in ("ap2", "probes"))
+        assert probes.rms_log_std < ap2.rms_log_std
+        assert figure in report.posterior.methods["probes"]
+        assert "Standard deviations by probes:" in str(report)
+
+
+def test_the_delta_method_has_the_means_of_the_plain_network():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    report = check(model, X, input_variance=0.2, samples=100, methods=("ap1", "linear", "full"))
+    ap1, linear, full = (report["output"].methods[name] for name in ("ap1", "linear", "full"))
+    assert linear.eps_mean == pytest.approx(ap1.eps_mean, rel=1e-4)
+    assert full.eps_mean < linear.eps_mean
+    assert (report.cost["linear"].nominal, report.cost["full"].nominal) == (4, None)
+    assert list(report["0"].methods) == ["ap1"]
+
+
 def test_methods_that_follow_correlations_are_left_out_of_wide_outputs():
     model = nn.Sequential(nn.Linear(6, 129), nn.ReLU())
     report = check(model, X, input_variance=0.2, samples=20)

@@ -42,7 +42,7 @@ def test_methods_that_know_the_output_only_have_dashes_elsewhere():
     assert "Standard deviations by ap2:" in printed
     assert "Standard deviations by joint:" not in printed  # they are in the table of the output
     assert re.search(r"\| eps_std +\| – +\| [\d.]+ +\| [\d.]+ +\|", printed)
-    assert "By joint, the means are off by" in report.summary
+    assert "By joint, which follows correlations, the deviations are" in report.summary
 
 
 def test_the_summary_says_how_good_the_method_is(report):

@@ -90,3 +90,20 @@ def test_the_noise_of_a_layer_moves_with_it(noise: str) -> None:
         layer = layer.to("cuda")
         assert layer.noise.mean.is_cuda
         assert all(value.is_cuda for value in (layer(x), layer.eval()(x), layer(Normal(x, 1.0)).variance))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("deviation", [0.3, 10.0])
+def test_the_posterior_of_correlated_logits(deviation: float, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    loc, factors = torch.randn(8, 10, generator=generator), torch.randn(8, 10, 12, generator=generator)
+    covariance = deviation**2 / 12 * factors @ factors.mT
+    found = []
+    for device in ("cpu", "cuda"):
+        inputs = [part.to(device, dtype).requires_grad_() for part in (loc, covariance)]
+        log_q = functional.joint_posterior(*inputs).logits
+        found.append([part.cpu() for part in (log_q, *torch.autograd.grad((log_q * log_q.detach()).sum(), inputs))])
+    for on_cpu, on_gpu in zip(*found, strict=True):
+        scale = float(on_cpu.detach().abs().max())
+        # eigenvectors may differ where eigenvalues are close, and with them the points
+        torch.testing.assert_close(on_gpu, on_cpu, rtol=0, atol=0.02 * scale)

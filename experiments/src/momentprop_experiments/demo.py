@@ -1,9 +1,9 @@
 r"""The showcase, `momentprop demo`: how accurate the propagation is on LeNet.
 
 Three trained LeNets read handwritten digits, each random in its own way: one has noisy pixels, one drops units, and
-one has random binary units. `momentprop.check` compares AP1 (a standard network) and AP2 (means and variances, in one
-pass) with Monte Carlo at every layer, before and after `momentprop.calibrate` corrects AP2 with a few draws. The demo
-prints the tables and writes reports for a browser.
+one has random binary units. `momentprop.check` compares AP1 (a standard network), AP2 (means and variances, in one
+pass) and AP2 that follows correlations with Monte Carlo at every layer, before and after `momentprop.calibrate`
+corrects AP2 with a few draws. The demo prints the tables and writes reports for a browser.
 """
 
 import dataclasses
@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 import momentprop
 from momentprop.checking import Report, formatting, overview
-from momentprop.checking.methods import CALIBRATED
+from momentprop.checking.methods import CALIBRATED, JOINT, JOINT_CALIBRATED
 from momentprop.checking.overview import Entry
+from momentprop.checking.results import ModuleAccuracy
 from momentprop.data import Dataset, load
 from momentprop.markdown import table
 from momentprop.training import Settings, fit
@@ -86,8 +87,10 @@ INTRODUCTION = (
     "AP2's means are close to those of the draws, and so are its class probabilities, where AP1 is overconfident. AP2 "
     "takes the units of a layer as independent. Where the noise is made anew in every layer, as with dropout, that "
     "hardly matters; noise of the input makes units vary together, so that the true deviations are larger.",
-    "Calibrated AP2 repairs that: 64 other digits and 200 draws, once, tell for every layer by how much its deviations "
-    "are to be corrected. After that it costs one pass, as AP2 does.",
+    "Joint AP2 repairs that without data: it follows the noise of every unit to the output, by one backward pass for "
+    "each of the ten logits, and gives their covariance. That is what `momentprop.propagate` does by default.",
+    "Calibrated AP2 repairs it with data: 64 other digits and 200 draws, once, tell for every layer by how much its "
+    "deviations are to be corrected. After that it costs one pass, as AP2 does. Both can be used together.",
 )
 
 
@@ -136,7 +139,8 @@ def _run(case: Showcase, data: Dataset, out: Path, count: int, draws: int, train
     )
     report = dataclasses.replace(report, model=f"LeNet: {case.title.lower()}", call=f"{origin}\n{report.call}")
     report.save_html(out / f"{case.name}.html")
-    print(f"\n{_layers(report)}\n\n{_wrapped(report.summary)}\n", flush=True)
+    advice = f"What to do next: {' '.join(report.advice)}"
+    print(f"\n{_layers(report)}\n\n{_wrapped(report.summary)}\n\n{_wrapped(advice)}\n", flush=True)
     return Entry(case.title, case.about, report, f"{case.name}.html")
 
 
@@ -182,15 +186,24 @@ def _uncertain(model: nn.Module, images: Tensor, case: Showcase, count: int = 3)
 
 
 def _layers(report: Report) -> str:
-    """Return a short table of the errors at every layer."""
-    head = ["layer", "means off by: AP1", "AP2", "calibrated", "floor", "deviations: AP2", "calibrated"]
+    """Return a short table of the errors at every layer; joint methods know the output alone."""
+    head = ["layer", "means off by: AP1", "AP2", "calibrated", "floor"]
+    head += ["deviations: AP2", "joint", "calibrated", "calibrated, joint"]
     rows = []
     for name, module in report.rows.items():
         found = [module.methods[method] for method in ("ap2", CALIBRATED)]
-        if found[0].eps_std is not None and module.same_as is None:
+        if found[0].eps_std is not None and (module.same_as is None or name == report.output):
             errors = [formatting.number(each.eps_mean) for each in (module.methods["ap1"], *found, module.floor)]
-            rows.append([name, *errors, *("× " + formatting.number(each.eps_std) for each in found)])
+            rows.append([name, *errors, *(_factor(module, each) for each in _SHOWN)])
     return table(head, rows)
+
+
+_SHOWN = ("ap2", JOINT, CALIBRATED, JOINT_CALIBRATED)
+
+
+def _factor(module: ModuleAccuracy, method: str) -> str:
+    found = module.methods.get(method)
+    return formatting.NONE if found is None else f"× {formatting.number(found.eps_std)}"
 
 
 def _wrapped(text: str) -> str:
@@ -201,10 +214,10 @@ def _meaning(page: Path, seconds: float) -> str:
     return f"""
 Errors of means are in standard deviations of the draws, and those of deviations factors: 1 is exact, below 1 AP2 is
 overconfident. The floor is what a perfect method would show, because the draws are finite. Class probabilities are off
-by a divergence in nats. "Worth" is how many draws have the same error of the means; "passes" is the price of AP2, in
-forward passes of the plain network.
+by a divergence in nats. "Worth" is how many draws have the same error of the means; "passes" is the price, in forward
+passes of the plain network. "Joint" is AP2 that follows correlations.
 
-Open {page} in a browser: it has histograms of the draws with what AP1 and AP2 say, and links to a report on
+Open {page} in a browser: it has histograms of the draws with what each method says, and links to a report on
 each network. The same for a network of yours:
 
     momentprop.check(model, x, input_variance=0.1).save_html("report.html")

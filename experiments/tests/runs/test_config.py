@@ -22,6 +22,7 @@ def test_a_configuration_goes_through_json():
         ({"validation": 1.0}, "validation must be below 1"),
         ({"norm": "layer"}, "unknown norm 'layer': choose one of none, bn, analytic$"),
         ({"method": "ap3"}, "unknown method 'ap3': did you mean 'ap"),
+        ({"network": "lenet", "width": 16}, "width is for the networks resnet18 and vit, not for 'lenet'"),
         ({"ephocs": 3}, "there is no setting 'ephocs': did you mean 'epochs'"),
     ],
 )

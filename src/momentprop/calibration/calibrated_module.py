@@ -61,10 +61,11 @@ def calibrated(
 ) -> Calibrated:
     r"""A module that runs `model` by AP2 with the corrections of a calibration, and leaves the model unchanged.
 
-    It takes the arguments of the model, tensors or values, and returns values. It can be differentiated, compiled,
-    exported and moved to a device like any module. This call checks once that the calibration belongs to the model, and
-    passes do not; `calibration.require(model)` checks again. The weights may be trained further, though the corrections
-    are those of the calibrated weights.
+    It takes the arguments of the model, tensors or values, and returns values with corrected variances. For the
+    covariance of the outputs as well, use `propagate(..., calibration=..., covariance=True)`. It can be differentiated,
+    compiled, exported and moved to a device like any module. This call checks once that the calibration belongs to the
+    model, and passes do not; `calibration.require(model)` checks again. The weights may be trained further, though the
+    corrections are those of the calibrated weights.
 
     >>> import torch, momentprop
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()

@@ -50,17 +50,22 @@ def _without_deviations(report: Results, quote: Callable[[str], str]) -> list[st
 def _of_deviations(report: Results, told: Sequence[str], quote: Callable[[str], str]) -> tuple[str, list[str]]:
     """The method to use, and why."""
     first = told[0]
-    by_cost = sorted(told, key=lambda name: report.cost[name].measured)
-    good = [name for name in by_cost if _rms(report, name) <= _bound(FINE, report.floor_at_output.rms_log_std)]
+    bound = _bound(FINE, report.floor_at_output.rms_log_std)
+    good = [name for name in _simplest_first(report, told) if _rms(report, name) <= bound]
     if first in good:
         return first, [
-            f"The deviations by {quote(first)} are good ({_factor(report, first)}): use {_how(first, quote)}, which "
+            f"The deviations by {quote(first)} are close ({_factor(report, first)}): use {_how(first, quote)}, which "
             f"costs {_passes(report, first)}."
         ]
     wrong = f"The deviations by {quote(first)} are {_off(report, first)}"
     if good:
         best = good[0]
-        return best, [f"{wrong}; use {_how(best, quote)} ({_factor(report, best)}, {_cost(report, best)})."]
+        cheaper = min(good, key=lambda name: report.cost[name].measured)
+        also = f" For {_passes(report, cheaper)}, {_how(cheaper, quote)} has {_factor(report, cheaper)}."
+        return best, [
+            f"{wrong}; use {_how(best, quote)} ({_factor(report, best)}, {_cost(report, best)})."
+            + (also if cheaper != best else "")
+        ]
     best = min(told, key=lambda name: _rms(report, name))
     if best == first:
         return best, [f"{wrong}, and no method here is better.{_to_try(report)}"]
@@ -85,7 +90,9 @@ def _of_means(report: Results, name: str, quote: Callable[[str], str]) -> list[s
 def _of_classes(report: Results, name: str, quote: Callable[[str], str]) -> list[str]:
     if report.posterior is None or name not in report.posterior.methods:
         return []
-    best = min(report.posterior.methods, key=lambda other: _divergence(report, other))
+    closest = min(_divergence(report, other) for other in report.posterior.methods)
+    close = [other for other in report.posterior.methods if _divergence(report, other) <= 2 * closest]
+    best = _simplest_first(report, close)[0]
     here, there = _divergence(report, name), _divergence(report, best)
     if here - there < max(here / 2, report.posterior.floor, FINE_CLASSES):
         return []
@@ -102,6 +109,11 @@ def _of_draws(report: Results, name: str) -> list[str]:
     return [
         f"It has the error of {worth(report.samples, report.samples)} draws: a larger `samples` shows what is left."
     ]
+
+
+def _simplest_first(report: Results, names: Sequence[str]) -> list[str]:
+    """The methods in the order of their cost, those that need no calibration first."""
+    return sorted(names, key=lambda name: (name in (CALIBRATED, JOINT_CALIBRATED), report.cost[name].measured))
 
 
 def _to_try(report: Results) -> str:

@@ -8,7 +8,7 @@ from momentprop.checking.results import SAMPLED, Accuracy, Example, ModuleAccura
 from momentprop.checking.svg import WIDTH, Markup, Scale
 
 _ROW = 16
-_LETTERS = 21  # longer names lose their beginning
+_LETTERS = 22  # longer names lose their beginning
 
 
 def _column(names: Iterable[str]) -> float:

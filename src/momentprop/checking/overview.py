@@ -90,5 +90,6 @@ def _section(entry: Entry) -> Markup:
         element("p", note, class_="note"),
         *shown,
         element("div", *classes, class_="pair"),
+        element("p", html.prose(f"What to do next: {' '.join(report.advice)}")),
         element("p", element("a", "The whole report", href=entry.link), ": every layer, more inputs, all numbers."),
     )

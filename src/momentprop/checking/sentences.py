@@ -30,15 +30,13 @@ def _of_other(report: Results, name: str) -> str:
     found, floor = report.at_output(name), report.floor_at_output
     if found.eps_mean is None or found.eps_std is None or floor.eps_std is None:
         return ""
+    deviations = f"the deviations are {factor(found.eps_std, floor.eps_std)}"
+    if name == CALIBRATED:
+        return f"By {name}, the means are off by {number(found.eps_mean)} standard deviations, and {deviations}."
     classes = ""
     if report.posterior is not None and name in report.posterior.methods:
-        classes = (
-            f"; the class probabilities are {number(best(report.posterior.methods[name])[1])} nats from the draws'"
-        )
-    return (
-        f"By {name}, the means are off by {number(found.eps_mean)} standard deviations, and the deviations are "
-        f"{factor(found.eps_std, floor.eps_std)}{classes}."
-    )
+        classes = f", and the class probabilities {number(best(report.posterior.methods[name])[1])} nats off"
+    return f"By {name}, which follows correlations, {deviations}{classes}."
 
 
 def _of_means(report: Results, name: str, quote: Callable[[str], str]) -> str:

@@ -28,8 +28,12 @@ def covariance(births: Births, gates: Gates, outputs: Tensor) -> Tensor:
     return followed(births, gates, outputs).covariance
 
 
-def followed(births: Births, gates: Gates, outputs: Tensor, inputs: int = 0) -> Followed:
+def followed(
+    births: Births, gates: Gates, outputs: Tensor, inputs: int = 0, variances: Tensor | None = None
+) -> Followed:
     """Return the covariance of outputs (items, units), and that with the first births, which are of the inputs.
+
+    `variances` are those that AP2 gives to the outputs, as a scale for errors that rounding makes.
 
     Raises `ItemsInteract` where a unit belongs to several items, as a random weight does.
     """
@@ -37,7 +41,7 @@ def followed(births: Births, gates: Gates, outputs: Tensor, inputs: int = 0) -> 
     with gates.shut(), torch.enable_grad():
         rows = slopes(outputs, births.edges, gates.tracked)
         moving = [(birth, row) for birth, row in zip(births.found, rows, strict=True) if row is not None]
-        places = _places(outputs, moving)
+        places = _places(outputs, moving, variances)
     wide = torch.promote_types(outputs.dtype, torch.float32)
     total = outputs.new_zeros(items, units, units, dtype=wide)
     moved = {
@@ -106,13 +110,13 @@ def _stacked(rows: Sequence[Any]) -> Tensor | None:
     return torch.stack([torch.zeros_like(like) if row is None else row for row in rows])
 
 
-def _places(outputs: Tensor, moving: Sequence[tuple[Birth, Tensor]]) -> list[Place]:
+def _places(outputs: Tensor, moving: Sequence[tuple[Birth, Tensor]], variances: Tensor | None) -> list[Place]:
     """Return where the items lie in each birth, by one further backward pass if there are several."""
     if len(outputs) == 1 or not moving:
         return [whole(birth.shape) for birth, _ in moving]
-    weighing = Weighing(outputs)
+    weighing = Weighing(outputs, variances)
     weighed = pulled(outputs, [birth.edge for birth, _ in moving], weighing.cotangent(outputs))
-    return weighing.places([(row, by_weight) for (_, row), by_weight in zip(moving, weighed, strict=True)])
+    return weighing.places([(*each, by_weight) for each, by_weight in zip(moving, weighed, strict=True)])
 
 
 def _added(birth: Birth, place: Place, rows: Tensor) -> Tensor:

@@ -32,6 +32,16 @@ class Birth:
     batch_dim: int | None = None  # along which the items of that input lie, each with sources of its own
     rests: Tensor | None = None  # of shape (K, *shape): draws of this noise by probes, with what units have in common
 
+    @property
+    def variance(self) -> Tensor:
+        """The variance of the noise of each unit."""
+        total = torch.zeros(()) if self.own is None else self.own.clamp(min=0.0)
+        if self.shared is not None:
+            total = total + self.shared.square()
+        if self.factors is not None:
+            total = total + self.factors.square().sum(0)
+        return total.expand(self.shape)
+
     def terms(self, slopes: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
         r"""Yield what the noise adds to the covariance of outputs, from the slopes (outputs, *shape) by the units.
 

@@ -43,6 +43,7 @@ class Following(Watcher):
                 value.loc, birth = marked(value.loc)
                 self.births.add(birth, **noise_of(source if isinstance(source, Joint) else value))
                 value.variance = self.gates.variance(value.variance)
+                value.origin = None  # type: ignore[misc]  # it is that of the tensors from before
                 self.within.known(value)
         self.inputs = len(self.births.found)
 

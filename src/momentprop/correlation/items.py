@@ -31,6 +31,10 @@ class Place:
         """Return what `split` gave of a tensor (m, *shape) as (items, m, units of an item)."""
         return x.movedim(self.axis + 1, 0).flatten(2)
 
+    def by_items(self, x: Tensor) -> Tensor:
+        """Return a tensor as (items, units of an item)."""
+        return self.items_first(self.split(x).unsqueeze(0))[:, 0]
+
     def of(self, birth: Birth) -> Birth:
         """Return a birth with its items apart: what units of several items share, each item has for itself."""
         along = tuple(axis for dim in birth.along for axis in self.axes[dim])
@@ -69,43 +73,48 @@ class Weighing:
     r"""Finds the place of the items in tensors of derivatives, by a pass in which each item has another weight.
 
     The derivative $t$ of $\sum_b w_b \sum_c a_c y_{bc}$ must be $w_b \sum_c a_c g_c$ at the units of item $b$, with the
-    derivatives $g_c$ of $\sum_b y_{bc}$ that are there already. Otherwise the items interact.
+    derivatives $g_c$ of $\sum_b y_{bc}$ that are there already. Otherwise the items interact. Errors are measured by
+    what they do to the outputs, so that rounding does not count where derivatives cancel.
     """
 
-    def __init__(self, outputs: Tensor) -> None:
+    def __init__(self, outputs: Tensor, variances: Tensor | None) -> None:
         items, units = outputs.shape
         generator = torch.Generator().manual_seed(0)
         dtype = torch.promote_types(outputs.dtype, torch.float32)
         self.items = (0.5 + torch.rand(items, generator=generator)).to(outputs.device, dtype)
         signs = torch.randint(0, 2, (units,), generator=generator) * 2 - 1
         self.units = (signs * (0.5 + torch.rand(units, generator=generator))).to(outputs.device, dtype)
-        self.tolerance = 8 * math.sqrt(torch.finfo(outputs.dtype).eps)
+        self.tolerance = min(8 * math.sqrt(torch.finfo(outputs.dtype).eps), 0.1)
+        self.scale = torch.zeros_like(self.items) if variances is None else variances.detach().to(dtype).sum(1)
 
     def cotangent(self, outputs: Tensor) -> Tensor:
         """Return the weights of all outputs."""
         return (self.items.unsqueeze(1) * self.units).to(outputs.dtype)
 
-    def places(self, found: Sequence[tuple[Tensor, Tensor]]) -> list[Place]:
-        """Return the place of the items in every pair of derivatives $g$ (units, *shape) and $t$."""
-        first = [next(places(weighed.shape, len(self.items)), None) for _, weighed in found]
-        fits = [self._fits(place, *pair) for place, pair in zip(first, found, strict=True)]
+    def places(self, found: Sequence[tuple[Birth, Tensor, Tensor]]) -> list[Place]:
+        """Return the place of the items in every birth, from its derivatives $g$ (units, *shape) and $t$."""
+        first = [next(places(birth.shape, len(self.items)), None) for birth, _, _ in found]
+        fits = [self._fits(place, *each) for place, each in zip(first, found, strict=True)]
         known = torch.stack(fits).tolist() if fits else []  # one look at the device for all of them
         chosen = zip(first, known, found, strict=True)
-        return [place if place is not None and fit else self._searched(*pair) for place, fit, pair in chosen]
+        return [place if place is not None and fit else self._searched(*each) for place, fit, each in chosen]
 
-    def _searched(self, rows: Tensor, weighed: Tensor) -> Place:
-        for place in places(weighed.shape, len(self.items)):
-            if bool(self._fits(place, rows, weighed)):
+    def _searched(self, birth: Birth, rows: Tensor, weighed: Tensor) -> Place:
+        for place in places(birth.shape, len(self.items)):
+            if bool(self._fits(place, birth, rows, weighed)):
                 return place
         raise ItemsInteract
 
-    def _fits(self, place: Place | None, rows: Tensor, weighed: Tensor) -> Tensor:
-        """Return whether derivatives fit to a place."""
+    def _fits(self, place: Place | None, birth: Birth, rows: Tensor, weighed: Tensor) -> Tensor:
+        """Return whether the derivatives by the units of a birth fit to a place of the items."""
         if place is None:
             return torch.tensor(False, device=weighed.device)
-        weights = self.items.reshape(-1, *(1 for _ in place.shape[place.axis + 1 :]))
-        rows = rows.detach().to(self.units.dtype)
-        wanted = weights * place.split(torch.tensordot(self.units, rows, 1))
-        size = weights * place.split(torch.tensordot(self.units.abs(), rows.abs(), 1))
-        error: Tensor = (place.split(weighed.detach()) - wanted).norm()
-        return error <= self.tolerance * size.norm()
+        rows, noise = rows.detach().to(self.units.dtype), birth.variance.detach().to(self.units.dtype)
+        error = place.by_items(weighed.detach()) - self._weighted(place, self.units, rows)
+        size = self._weighted(place, self.units.abs(), rows.abs())
+        noise = place.by_items(noise)
+        slack = self.tolerance**2 * (self.scale + (size.square() * noise).sum(1))
+        return ((error.square() * noise).sum(1) <= slack).all()
+
+    def _weighted(self, place: Place, units: Tensor, rows: Tensor) -> Tensor:
+        return self.items.unsqueeze(1) * place.by_items(torch.tensordot(units, rows, 1))

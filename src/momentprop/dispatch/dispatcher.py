@@ -226,7 +226,11 @@ def _applied(call: Call, found: tuple[Callable[..., Any], bool]) -> Any:
 
 
 def _called(call: Call, function: Callable[..., Any], takes_call: bool) -> Any:
-    if len(call.values) > 1 and call.operation.kind is Kind.MIXING and not call.operation.joint:
+    if (
+        len(call.values) > 1
+        and call.operation.kind is Kind.MIXING
+        and not (call.operation.joint or call.values[0].follows)
+    ):
         warn_if_related(call)
     if not call.operation.views:
         return function(call) if takes_call else function(*call.args, **call.kwargs)

@@ -26,6 +26,7 @@ class Operand:
     needs_rules: ClassVar[bool] = True  # if false, an operation without a rule acts as on a tensor
     borrows: ClassVar[tuple[type["Operand"], ...]] = ()  # types whose rules serve where this type has none of its own
     takes: ClassVar[tuple[type["Operand"], ...]] = ()  # types whose values become of this one where they meet it
+    follows: ClassVar[bool] = False  # the rules of this type see to values that depend on each other
     memory: ClassVar[list[int] | None] = None  # set on views and what they are views of: a shared count of writes
     requires_grad: Any = False
     origin: ClassVar[Any] = None  # set on an elementwise function of another value: see `values.origin`

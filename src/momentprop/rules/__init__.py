@@ -24,7 +24,9 @@ from momentprop.rules.elementwise import threshold as _elementwise_threshold
 from momentprop.rules.joint import attention as _joint_attention
 from momentprop.rules.joint import full as _joint_full
 from momentprop.rules.joint import kinds as _joint_kinds
+from momentprop.rules.joint import mixing as _joint_mixing
 from momentprop.rules.joint import noise as _joint_noise
+from momentprop.rules.joint import posterior as _joint_posterior
 from momentprop.rules.linear import arithmetic as _linear_arithmetic
 from momentprop.rules.linear import averaging as _linear_averaging
 from momentprop.rules.linear import batch_norm as _linear_batch_norm

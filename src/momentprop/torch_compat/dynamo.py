@@ -8,6 +8,7 @@ tuples, as it does in lists.
 Nothing here imports dynamo, which takes seconds: the patches wait until someone else does.
 """
 
+import contextlib
 import importlib.abc
 import importlib.util
 import operator
@@ -19,7 +20,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from momentprop.torch_compat.guard import patched
+from momentprop.torch_compat.guard import known, patched
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,6 +44,25 @@ def install(kind: type[Any]) -> None:
         if name in sys.modules:
             _repair(name, sys.modules[name])
     sys.meta_path.insert(0, _AfterImport([name for name in _REPAIRS if name not in sys.modules]))
+
+
+_callback = known(
+    "torch._C._dynamo.eval_frame.get_eval_frame_callback",
+    otherwise=lambda: None,
+    loses="inside a compiled function, correlations are followed where that fails with an error of dynamo",
+)
+
+
+def is_compiled() -> bool:
+    """Return whether a compiled function is being traced or run, also in parts that dynamo left as they are."""
+    return torch.compiler.is_compiling() or callable(_callback())
+
+
+def eagerly() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which compiled code runs as it was written, without compilation."""
+    if "torch._dynamo" not in sys.modules:  # so nothing has been compiled
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance("force_eager")  # type: ignore[no-untyped-call, no-any-return]
 
 
 def constant(function: F) -> F:

@@ -1,6 +1,6 @@
 """The whole covariance of the units: a `Joint` in which all noise is shared."""
 
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -25,10 +25,9 @@ class Full(Joint):
     takes: ClassVar[tuple[type[Operand], ...]] = (Joint, Normal)
 
     @classmethod
-    def born(
-        cls, loc: Tensor, own: Tensor, factors: Tensor, batch_dim: int | None = None, sources: Sources = ()
-    ) -> Self:
+    def born(cls, *parts: Any, batch_dim: int | None = None, sources: Sources = ()) -> Self:
         """Return a value with new noise, of which every unit has its own, as factors."""
+        loc, own, factors = parts
         value = cls.of(loc, torch.zeros_like(loc), factors, batch_dim=batch_dim, sources=sources)
         noisy = own > 0
         deviation = torch.where(noisy, torch.where(noisy, own, 1.0).sqrt(), 0.0)

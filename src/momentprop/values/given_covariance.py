@@ -21,7 +21,7 @@ def items_along(loc: Tensor, batch_dim: Any) -> int | None:
 
 def as_own(loc: Tensor, given: Any, validate_args: bool | None) -> Tensor:
     """Return the variance of each unit's own noise in the shape of `loc`."""
-    own = given if isinstance(given, Tensor) else torch.full_like(loc, given)
+    own: Any = given if isinstance(given, Tensor | Value) else torch.full_like(loc, given)
     _require_alike(loc, own, "own")
     try:
         own = own.expand_as(loc).clone() if own.shape != loc.shape else own
@@ -34,7 +34,7 @@ def as_own(loc: Tensor, given: Any, validate_args: bool | None) -> Tensor:
         _require_finite(own, "own")
         if bool((own < 0).any()):
             raise ValueError("own is a variance and must be non-negative, but has negative elements")
-    return own
+    return own  # type: ignore[no-any-return]
 
 
 def as_factors(loc: Tensor, given: Tensor | None, validate_args: bool | None) -> Tensor:

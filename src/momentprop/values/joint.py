@@ -1,6 +1,5 @@
 """Units that depend on each other: noise of their own, and noise that they share."""
 
-import threading
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Self
 
@@ -9,11 +8,13 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, LowRankMultivariateNormal, MultivariateNormal
 
 from momentprop.dispatch import Operand
-from momentprop.kernels.root import root
+from momentprop.kernels.joint_posterior import posterior
+from momentprop.kernels.root import root, triangular_root
 from momentprop.values.base import as_tensor, may_look_at
 from momentprop.values.given_covariance import as_factors, as_matrices, as_own, items_along, require_covariance
 from momentprop.values.normal import Normal
-from momentprop.values.sources import Segment, Sources, aligned, along, new_event
+from momentprop.values.once import Once
+from momentprop.values.sources import Segment, Sources, aligned, along, new_event, of_units_along, places
 from momentprop.values.uncertain import Uncertain
 
 BatchDim = int | None | Literal["auto"]
@@ -42,6 +43,7 @@ class Joint(Uncertain):
     own: Tensor
     factors: Tensor
     takes: ClassVar[tuple[type[Operand], ...]] = (Normal,)
+    follows: ClassVar[bool] = True
     batch_dim: ClassVar[int | None] = None  # of every value its own: not a component
     sources: ClassVar[Sources] = ()
     _matrix: ClassVar[Any] = None  # of a lazy value: how to compute the covariance
@@ -65,12 +67,7 @@ class Joint(Uncertain):
 
     @classmethod
     def from_covariance(
-        cls,
-        loc: Tensor,
-        covariance: Tensor,
-        *,
-        batch_dim: BatchDim = "auto",
-        validate_args: bool | None = None,
+        cls, loc: Tensor, covariance: Tensor, *, batch_dim: BatchDim = "auto", validate_args: bool | None = None
     ) -> Self:
         """Return the value with a covariance over the units of an item: (n, n) for all items, or (B, n, n).
 
@@ -105,18 +102,17 @@ class Joint(Uncertain):
         value = object.__new__(cls)
         value.loc = loc
         value.batch_dim = items_along(loc, batch_dim)  # type: ignore[misc]
-        value._matrix, value._cross, value._rows = _Once(covariance), cross, rows  # type: ignore[misc]
+        value._matrix, value._cross, value._rows = Once(covariance), cross, rows  # type: ignore[misc]
         value.sources = new_event(value.units, value._items) if sources is None else sources  # type: ignore[misc]
         return value
 
     @classmethod
     def from_distribution(cls, distribution: Distribution) -> Self:
         """Return the value of a `MultivariateNormal`, a `LowRankMultivariateNormal`, or independent units."""
-        if len(distribution.batch_shape) > 1 and isinstance(distribution, _CORRELATED):
-            raise ValueError(
-                f"a Joint has its items along one dimension, but the batch shape is {tuple(distribution.batch_shape)}: "
-                "flatten it"
-            )
+        correlated = isinstance(distribution, MultivariateNormal | LowRankMultivariateNormal)
+        if correlated and len(distribution.batch_shape) > 1:
+            shape = tuple(distribution.batch_shape)
+            raise ValueError(f"a Joint has its items along one dimension, but the batch shape is {shape}: flatten it")
         if isinstance(distribution, LowRankMultivariateNormal):
             factors = distribution.cov_factor.movedim(-1, 0).expand(-1, *distribution.mean.shape)
             return cls(distribution.mean, distribution.cov_diag, factors)
@@ -143,11 +139,9 @@ class Joint(Uncertain):
         return value
 
     @classmethod
-    def born(
-        cls, loc: Tensor, own: Tensor, factors: Tensor, batch_dim: int | None = None, sources: Sources = ()
-    ) -> Self:
+    def born(cls, *parts: Any, batch_dim: int | None = None, sources: Sources = ()) -> Self:
         """Return a value with new noise, of which every unit has its own."""
-        return cls.of(loc, own, factors, batch_dim=batch_dim, sources=sources)
+        return cls.of(*parts, batch_dim=batch_dim, sources=sources)
 
     @classmethod
     def taken_in(cls, value: Any) -> Self:
@@ -221,8 +215,7 @@ class Joint(Uncertain):
     @property
     def covariance(self) -> Tensor:
         """The covariance of the units of an item, in the order of `flatten`: (B, n, n), or (n, n) for one item."""
-        found = self._matrices()
-        return found[0] if self.batch_dim is None else found
+        return self._matrices()[0] if self.batch_dim is None else self._matrices()
 
     @property
     def variance(self) -> Tensor:  # type: ignore[override]
@@ -257,6 +250,30 @@ class Joint(Uncertain):
         found = along(mine, dims[0]).mT @ along(others, dims[1])
         return found[0] if dims[0] is None else found
 
+    def covariance_along(self, dim: int) -> Tensor:
+        """Return the covariance of the units along a dimension, (..., n, n), for every place along the others."""
+        dim %= self.ndim
+        if dim == self.batch_dim:
+            raise ValueError(f"the items lie along dimension {dim}, and they are independent of each other")
+        if self._matrix is None:
+            rows = self.factors.movedim(dim + 1, -1).movedim(0, -2)
+            return rows.mT @ rows + torch.diag_embed(self.own.movedim(dim, -1))
+        return of_units_along(self._matrices(), self.shape, self.batch_dim, dim)
+
+    def probabilities(self, dim: int = -1, points: int | None = None) -> Tensor:
+        r"""Return the class posterior $E\,\mathrm{softmax}(X)$ of logits along a dimension, with their covariance.
+
+        It is deterministic and differentiable. See `kernels.joint_posterior` for its error, below 1e-5 in KL divergence
+        for 10 classes.
+
+        >>> import torch
+        >>> logits = Joint(torch.tensor([1.0, 0.0]), factors=torch.tensor([[3.0, 3.0]]))
+        >>> logits.probabilities()  # what moves all logits alike changes nothing
+        tensor([0.7311, 0.2689])
+        """
+        found = posterior(self.loc.movedim(dim, -1), self.covariance_along(dim), points)
+        return found.movedim(-1, dim)
+
     def sample(self, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw a tensor of the value's shape, or `n` of them stacked along a new first dimension."""
         if n is None:
@@ -265,30 +282,24 @@ class Joint(Uncertain):
         def drawn(*shape: int) -> Tensor:
             return torch.randn(shape, generator=generator, dtype=self.dtype, device=self.device)
 
-        found = self.loc + self.own.sqrt() * drawn(n, *self.shape)
-        start = 0
+        found, start = self.loc + self.own.sqrt() * drawn(n, *self.shape), 0
         for segment in self.sources:
             part, start = self.factors[start : start + segment.number], start + segment.number
-            shared = drawn(n, segment.number, max(segment.items) + 1)[..., _places(segment, self.device)]
+            shared = drawn(n, segment.number, max(segment.items) + 1)[..., places(segment, self.device)]
             rows = torch.einsum("nkb,bku->nbu", shared, along(part, self.batch_dim))
             found = found + self._as_rows(rows.movedim(0, 1))
         return found
 
     def distribution(self) -> MultivariateNormal:
         """Return torch's `MultivariateNormal` of the flattened units of each item; a singular one has no density."""
-        factors = along(self.factors, self.batch_dim)
-        noise = torch.diag_embed(self.by_items(self.own).sqrt())
-        upper = torch.linalg.qr(torch.cat([factors, noise], -2), mode="r")[1]
-        signs = torch.where(upper.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)
-        lower = (upper * signs.unsqueeze(-1)).mT
+        lower = triangular_root(along(self.factors, self.batch_dim), self.by_items(self.own))
         pivots = lower.diagonal(dim1=-2, dim2=-1)
         smallest = 8 * torch.finfo(self.dtype).eps * self.by_items(self.variance).sqrt()
         if may_look_at(lower, None) and bool((pivots <= smallest).any()):
             raise ValueError("the covariance is singular, so that there is no density: use `sample` and `covariance`")
         loc = self.by_items(self.loc)
-        if self.batch_dim is None:
-            loc, lower = loc[0], lower[0]
-        return MultivariateNormal(loc, scale_tril=lower, validate_args=False)
+        parts = (loc[0], lower[0]) if self.batch_dim is None else (loc, lower)
+        return MultivariateNormal(parts[0], scale_tril=parts[1], validate_args=False)
 
     def each(self, function: Callable[[Tensor], Any]) -> Any:
         """Apply a function that converts elements, and leaves them in their places, to every component."""
@@ -314,30 +325,6 @@ class Joint(Uncertain):
     def __repr__(self) -> str:
         if not self.is_lazy:
             return super().__repr__()
-        loc = repr(self.loc).replace("\n", "\n" + " " * (len(type(self).__name__) + 5))
-        return f"{type(self).__name__}(loc={loc},\n{' ' * (len(type(self).__name__) + 1)}covariance=<on request>)"
-
-
-_CORRELATED = (MultivariateNormal, LowRankMultivariateNormal)
-
-
-def _places(segment: Segment, device: torch.device) -> Tensor:
-    """Return for every item which draw of the event it takes; one without sources takes any."""
-    return torch.tensor([max(item, 0) for item in segment.items], device=device)
-
-
-class _Once:
-    """A function that is called when its result is first asked for, and again if that is to have gradients."""
-
-    def __init__(self, function: Callable[[], Tensor]) -> None:
-        self.function = function
-        self.known = False
-        self.with_gradients = False
-        self.lock = threading.RLock()
-
-    def __call__(self) -> Tensor:
-        with self.lock:
-            if not self.known or (torch.is_grad_enabled() and not self.with_gradients):
-                self.result, self.known = self.function(), True
-                self.with_gradients = torch.is_grad_enabled()
-        return self.result
+        indent = " " * (len(type(self).__name__) + 1)
+        loc = repr(self.loc).replace("\n", f"\n{indent}    ")
+        return f"{type(self).__name__}(loc={loc},\n{indent}covariance=<on request>)"

@@ -4,6 +4,7 @@ A source is one standard normal variable. It belongs to an *event*, such as the 
 that event. The items of a batch have sources of their own: each factor of a value stands for one source in every item.
 """
 
+import string
 import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -112,3 +113,23 @@ def _correspond(values: Sequence[Any]) -> bool:
             return False
         met.setdefault(event, []).append(set(items) - {-1})
     return True
+
+
+def places(segment: Segment, device: torch.device) -> Tensor:
+    """Return for every item which draw of the event it takes; one without sources takes any."""
+    return torch.tensor([max(item, 0) for item in segment.items], device=device)
+
+
+def of_units_along(matrices: Tensor, shape: torch.Size, batch_dim: int | None, dim: int) -> Tensor:
+    """Return from the covariances (B, n, n) of items those of the units along one dimension, (..., n, n)."""
+    letters = string.ascii_lowercase[: len(shape)]
+    other = letters[dim].upper()
+    units = [letter for place, letter in enumerate(letters) if place != batch_dim]
+    sizes = [size for place, size in enumerate(shape) if place != batch_dim]
+    items = "Z" if batch_dim is None else letters[batch_dim]
+    kept = letters.replace(letters[dim], "")
+    given = f"{items}{''.join(units)}{''.join(units).replace(letters[dim], other)}"
+    blocks = matrices.reshape(len(matrices), *sizes, *sizes)
+    if batch_dim is None:
+        blocks, given = blocks[0], given[1:]
+    return torch.einsum(f"{given}->{kept}{letters[dim]}{other}", blocks)

@@ -16,3 +16,6 @@ from momentprop_experiments.networks.transformer import vit as vit
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {**SEQUENTIAL, "resnet18": resnet18, "vit": vit}
 """The networks by name."""
+
+WIDTHS = ("resnet18", "vit")
+"""The networks whose width can be chosen."""

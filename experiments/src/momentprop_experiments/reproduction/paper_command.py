@@ -30,6 +30,9 @@ def paper(
     minutes: Annotated[
         float | None, typer.Option(min=0, help="Stop training after this time; the next call resumes.")
     ] = None,
+    images: Annotated[
+        int | None, typer.Option(min=2, help="For correlation: the number of images, fewer than suit the device.")
+    ] = None,
 ) -> None:
     """Reproduce a table or a figure of the paper.
 
@@ -40,7 +43,7 @@ def paper(
     """
     names = _names(name)
     drawing.require()
-    options = Options(quick, root, networks, device, runs, jobs, minutes)
+    options = Options(quick, root, networks, device, runs, jobs, minutes, images)
     for chosen in names:
         _run(chosen, out / "paper", options)
 

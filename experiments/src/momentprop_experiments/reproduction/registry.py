@@ -10,6 +10,7 @@ from momentprop_experiments.reproduction.calibration import (
     calibration_posterior,
     calibration_transfer,
 )
+from momentprop_experiments.reproduction.correlation import correlation
 from momentprop_experiments.reproduction.dataset_statistics import dataset_statistics
 from momentprop_experiments.reproduction.dropout import dropout
 from momentprop_experiments.reproduction.gates import and_gate, or_gate
@@ -50,6 +51,7 @@ _ALL: tuple[Experiment, ...] = (
     calibration_held_out,
     calibration_transfer,
     calibration_posterior,
+    correlation,
     noisy_inputs,
     dropout,
     stability,
@@ -68,6 +70,7 @@ NEED_DATA = (
     calibration_held_out.NAME,
     calibration_transfer.NAME,
     calibration_posterior.NAME,
+    correlation.NAME,
     noisy_inputs.NAME,
     dropout.NAME,
     stability.NAME,

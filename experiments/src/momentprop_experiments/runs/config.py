@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from momentprop.errors import UserError
 from momentprop.training.settings import Settings, setting, spoken
-from momentprop_experiments.networks import ACTIVATIONS, NETWORKS, NORMS
+from momentprop_experiments.networks import ACTIVATIONS, NETWORKS, NORMS, WIDTHS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +43,13 @@ class Config(Settings):
         "batch (bn) or of all training images (analytic).",
         choices=("torch", "bn", "analytic"),
     )
+    width: int = setting(0, "Channels of the first layers of resnet18, or the width of vit; 0: the usual one.", least=0)
+    augment: bool = setting(False, "Mirror and shift the training images at random.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.width and self.network not in WIDTHS:
+            raise UserError(f"width is for the networks {' and '.join(WIDTHS)}, not for {self.network!r}")
         for name in ("dropout", "validation"):
             if getattr(self, name) >= 1:
                 raise UserError(f"{spoken(name)} must be below 1, but is {getattr(self, name)}")

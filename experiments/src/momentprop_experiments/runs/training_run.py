@@ -33,6 +33,7 @@ from momentprop.training.training_examples import order
 from momentprop.values import Statistics
 from momentprop_experiments.networks import NETWORKS
 from momentprop_experiments.runs import curves
+from momentprop_experiments.runs.augmentation import Augmented
 from momentprop_experiments.runs.config import Config
 
 MODEL = "model.safetensors"
@@ -89,7 +90,8 @@ def train(
         with Progress(config.epochs, progress and ranks.is_first) as bar:
             model = build(config, training)
             ranks.wait()  # until every process has read the folder
-            trainer = Trainer(model, training, config, ranks, validation, folder=folder)
+            examples = _augmented(training) if config.augment else training
+            trainer = Trainer(model, examples, config, ranks, validation, folder=folder)
             if found is not None:
                 trainer.restore(found)
                 bar.say(f"resuming after epoch {trainer.position.epoch}, step {trainer.position.step}")
@@ -132,6 +134,10 @@ def _part(images: Split, indices: Tensor) -> Split:
     return replace(images, images=images.images[indices], labels=images.labels[indices])
 
 
+def _augmented(training: Split) -> Augmented:
+    return Augmented(training.images, training.labels, training.mean, training.std)
+
+
 def build(config: Config, training: Split) -> nn.Module:
     """Build the network of a run at its initial point, which depends on the seed only."""
     torch.manual_seed(config.seed)
@@ -161,7 +167,8 @@ def _statistics(config: Config, training: Split) -> Statistics:
 
 def _network(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
     make = NETWORKS[config.network]
-    return make(config.activation, dropout=config.dropout, norm=config.norm, shape=shape, classes=classes)
+    chosen = {"width": config.width} if config.width else {}
+    return make(config.activation, dropout=config.dropout, norm=config.norm, shape=shape, classes=classes, **chosen)
 
 
 def _finish(result: Result, images: Dataset, seconds: float, bar: Progress) -> None:

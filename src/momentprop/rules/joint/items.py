@@ -123,8 +123,9 @@ def _by_trial(
         tried = [_mixture(each.detach()) for each in factors]
         once = on(*tried)
         unmet = []
-        for exponent in (lambda item: item % _PERIOD, lambda item: item // _PERIOD % _PERIOD):
-            scale = torch.tensor([2.0 ** (exponent(item) - _PERIOD // 2) for item in range(size)])
+        for divisor in (1, _PERIOD):
+            exponents = [item // divisor % _PERIOD - _PERIOD // 2 for item in range(size)]
+            scale = torch.tensor([2.0**exponent for exponent in exponents])
             scale = scale.to(result.dtype).to(result.device)
             scaled = [
                 each if at is None else each * _shaped(scale, at, each.ndim)

@@ -21,9 +21,6 @@ from momentprop.rules.precision import floating
 from momentprop.values import Joint, Normal
 from momentprop.values.sources import Sources, aligned, spread
 
-_MOST = 2**26  # elements of a Jacobian matrix
-_MANY = 512  # units of an item
-
 
 @rule(Kind.MOVES, on=Joint)
 def move(call: Call) -> Any:
@@ -65,7 +62,7 @@ def linear(call: Call) -> Any:
         own = values[0].own * on(*(torch.ones_like(value.loc) for value in values)) ** 2
     else:
         own = operation.squares(call, *(value.own for value in values))
-    factors, place, sources = through(call, loc, on)
+    factors, place, sources, _ = through(call, loc, on)
     return type(values[0]).of(loc, own.to(loc.dtype), factors, batch_dim=place.batch_dim, sources=place.of(sources))
 
 
@@ -159,57 +156,6 @@ def slope_of(moments: Callable[..., tuple[Tensor, Tensor]], loc: Tensor, varianc
     return slope(lambda mean: moments(mean, variance)[0], loc).nan_to_num(0.0, 0.0, 0.0)  # as of `sqrt` at zero
 
 
-@rule(Kind.MIXING, on=Joint)
-def mixing(call: Call) -> Any:
-    r"""Take the mean by the rule of `Normal`, $F' = JF$ by its derivative, and $d' = (J \circ J)d$ plus what is left.
-
-    What is left is $\sigma'^2 - (J \circ J)\sigma^2$, as for independent units of the whole variance. Where the
-    derivative is too large a matrix, $d'$ is the variance by the rule of `Normal` without the factors.
-    """
-    values, kind = call.values, type(call.values[0])
-    if call.operation.updates and call.given("running_mean") is not None:  # it would be run, and update, many times
-        raise MissingRule(f"no {kind.__name__} rule for {call.op!r} at {where()}: it updates running statistics")
-    locs, totals = [value.loc for value in values], [value.variance for value in values]
-
-    def mean(*means: Tensor) -> Tensor:
-        return as_normal(call, means, totals).loc
-
-    def push(*steps: Tensor) -> Tensor:
-        return torch.func.jvp(mean, tuple(locs), steps)[1]  # type: ignore[no-any-return]
-
-    whole = as_normal(call, locs, totals)
-    factors, place, sources = through(call, whole.loc, push)
-    meet = place is WHOLE and any(value.batch_dim is not None for value in values)
-    own = _left_over(call, whole, push, [_as_one(value) for value in values] if meet else values)
-    return kind.born(whole.loc, own, factors, batch_dim=place.batch_dim, sources=place.of(sources))
-
-
-def _as_one(value: Any) -> Any:
-    """Return a value as one item, for operations in which items meet."""
-    factors, sources = spread(value.factors, value.batch_dim, value.sources)
-    return type(value).of(value.loc, value.own, factors, sources=sources)
-
-
-def _left_over(call: Call, whole: Normal, push: Callable[..., Tensor], values: Sequence[Any]) -> Tensor:
-    """Return the own noise of the result of a mixing operation."""
-    units = max(value.units for value in values)
-    if units > _MANY or units * whole.loc.numel() > _MOST:
-        return as_normal(call, [value.loc for value in values], [value.own for value in values]).variance
-    passed, taken = torch.zeros_like(whole.loc), torch.zeros_like(whole.loc)
-    for i, value in enumerate(values):
-        basis = torch.eye(value.units, dtype=value.dtype, device=value.device)
-        steps = value._as_rows(basis.expand(value._items, -1, -1))  # the same unit of all items at once
-
-        def column(step: Tensor, i: int = i, value: Any = value) -> tuple[Tensor, Tensor]:
-            own, total = (step * part.sqrt() for part in (value.own, value.variance))
-            still = [torch.zeros_like(each.loc) for each in values]
-            return tuple(push(*still[:i], part, *still[i + 1 :]).square() for part in (own, total))  # type: ignore[return-value]
-
-        own, total = torch.func.vmap(column)(steps)
-        passed, taken = passed + own.sum(0), taken + total.sum(0)
-    return passed + (whole.variance - taken).clamp(min=0.0)  # a rule's variance may be less than its derivative's
-
-
 @rule(Kind.LOSS, on=Joint)
 def loss(call: Call) -> Any:
     """Take the loss of each unit by the rule of `Normal`, which knows the whole variance; others relate units."""
@@ -242,8 +188,8 @@ def as_normal(call: Call, locs: Sequence[Tensor], variances: Sequence[Tensor]) -
     return result
 
 
-def through(call: Call, loc: Tensor, on: Callable[..., Tensor]) -> tuple[Tensor, Items, Sources]:
-    """Return the factors of the result of a linear map, its items, and the sources before they move."""
+def through(call: Call, loc: Tensor, on: Callable[..., Tensor]) -> tuple[Tensor, Items, Sources, Sequence[Tensor]]:
+    """Return the factors of the result of a linear map, its items, the sources before they move, and their factors."""
     factors, dims, sources = aligned(call.values)
     place = followed(call, dims, loc, on, factors) if sources else WHOLE
     if place is None:
@@ -251,7 +197,7 @@ def through(call: Call, loc: Tensor, on: Callable[..., Tensor]) -> tuple[Tensor,
         place = WHOLE
     elif not sources:
         place = Items(call.values[0].batch_dim if loc.shape == call.values[0].shape else None)
-    return _each(on, factors, [loc])[0], place, sources
+    return _each(on, factors, [loc])[0], place, sources, factors
 
 
 def _spread(

@@ -131,7 +131,8 @@ def log_softmax(
         raise ValueError(f"'log_softmax' at {place()} needs a dimension of classes, but the value has none")
     axis = _dim(dim, input)
     result = Categorical.of(log_posterior(input, axis))
-    result.scores = input if axis in (-1, input.ndim - 1) else input.movedim(axis, -1)  # type: ignore[misc]
+    scores: Any = input
+    result.scores = scores if axis in (-1, input.ndim - 1) else scores.movedim(axis, -1)  # type: ignore[misc]
     return result
 
 

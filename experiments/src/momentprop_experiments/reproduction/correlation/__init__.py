@@ -1,0 +1,1 @@
+"""Following correlations: deviations, correlations and class posteriors by every method, against many draws."""

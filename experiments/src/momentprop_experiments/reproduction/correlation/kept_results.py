@@ -1,0 +1,31 @@
+"""Results that are kept between calls, so that an interrupted experiment goes on where it was."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import momentprop
+from momentprop.files import write_file
+
+
+def kept(place: Path, settings: Mapping[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what a file holds if it was made with these settings and this source, or compute and keep it."""
+    asked = json.loads(json.dumps({**settings, "source": _source()}))
+    if place.exists():
+        found = json.loads(place.read_text())
+        if found["settings"] == asked:
+            return found["found"]  # type: ignore[no-any-return]
+    found = compute()
+    write_file(place, json.dumps({"settings": asked, "found": found}).encode())
+    return found
+
+
+def _source() -> str:
+    """Return a checksum of the library and of this package: numbers of another version are not reused."""
+    digest = hashlib.sha256()
+    folders = (Path(momentprop.__file__).parent, Path(__file__).parent)
+    for file in sorted(file for folder in folders for file in folder.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,69 @@
+"""Class posteriors of logits that depend on each other, and their loss."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from momentprop.dispatch import rule
+from momentprop.kernels.joint_posterior import log_posterior
+from momentprop.rules.losses.reduction import require_plain
+from momentprop.rules.reductions.categorical import as_torch_lays_out, dim_of_classes
+from momentprop.values import Categorical, Joint
+
+
+def _log_posterior(input: Joint, dim: int) -> Tensor:
+    return log_posterior(input.loc.movedim(dim, -1), input.covariance_along(dim))
+
+
+@rule("log_softmax", on=Joint)
+def log_softmax(
+    input: Joint, dim: int | None = None, _stacklevel: Any = 3, dtype: torch.dtype | None = None
+) -> Categorical:
+    r"""The class posterior $q(y) = E\,\mathrm{softmax}(X)_y$ with the covariance of the logits, a `Categorical`.
+
+    Error: 4e-6 nats for 10 classes up to a deviation of 10; see `kernels.joint_posterior`
+    Source: quadrature by a Sobol' sequence
+    """
+    wanted = _stacklevel if isinstance(_stacklevel, torch.dtype) else dtype
+    if wanted is not None:
+        input = input.each(lambda part: part.to(wanted))
+    if dim is None:
+        dim = 0 if input.ndim in (0, 1, 3) else 1
+    return Categorical.of(_log_posterior(input, dim))
+
+
+@rule("class_posterior", on=Joint)
+def class_posterior(input: Joint, dim: int = -1, method: str | None = None) -> Categorical:
+    r"""The class posterior $q(y) = E\,\mathrm{softmax}(X)_y$ with the covariance of the logits; there is one method.
+
+    Error: that of `log_softmax`
+    Source: quadrature by a Sobol' sequence
+    """
+    if method is not None:
+        raise ValueError(f"logits that depend on each other have one method for their posterior, but it is {method!r}")
+    return Categorical.of(_log_posterior(input, dim))
+
+
+@rule("cross_entropy", on=Joint)
+def cross_entropy(
+    input: Joint,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    r"""The loss $-\log q(y)$ of the class posterior, a plain tensor, with all the options of torch.
+
+    Error: that of `log_softmax`
+    Source: paper, "Learning"
+    """
+    require_plain("cross_entropy", target=target, weight=weight)
+    log_q = _log_posterior(input, dim_of_classes(input.ndim))
+    return F.cross_entropy(
+        as_torch_lays_out(log_q), target, weight, size_average, ignore_index, reduce, reduction, label_smoothing
+    )

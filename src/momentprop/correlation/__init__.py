@@ -12,4 +12,8 @@ the variances $r$ of the rests. It is exact for linear networks.
 * `following`: the watcher that collects births in a pass.
 * `shielded`: watchers that correct variances in such a pass.
 * `adjoint`: one backward pass for each output.
+* `probes`: the watcher that lets random directions travel along, and corrects means and variances by them.
+* `carrying`, `draws`: how probes pass an operation, and their random numbers.
+* `pooling`, `layout`: what they say of variances; which units an operation mixes, and which are of one channel.
+* `bending`: what they say of rests that depend on each other.
 """

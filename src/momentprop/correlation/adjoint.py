@@ -50,16 +50,20 @@ def followed(
         segment: outputs.new_zeros(items, units, segment.number, dtype=wide) for segment in brought(births.found, items)
     }
     seen: dict[int, tuple[Place, Tensor]] = {}
+    by_rests = torch.zeros_like(total)
     for (birth, row), place in zip(moving, places, strict=True):
         apart = place.split(row).to(wide)
         seen[id(birth)] = place, apart
-        total = total + _added(place.of(birth), place, apart)
+        added = _added(place.of(birth), place, apart)
+        total = total + added
+        if birth.rests is not None:
+            by_rests = by_rests + added
         for segment, factors in _sources(birth, place):
             part = place.items_first(apart) @ factors.to(wide).mT
             moved[segment] = moved[segment] + part
     for part in moved.values():
         total = total + part @ part.mT
-    total = bent(total, [(birth, *seen[id(birth)]) for birth, _ in moving if birth.rests is not None])
+    total = bent(total, by_rests, [(birth, *seen[id(birth)]) for birth, _ in moving if birth.rests is not None])
     crosses = [_cross(outputs, birth, seen.get(id(birth)), moved) for birth in births.found[:inputs]]
     return Followed(total.to(outputs.dtype), crosses, moved)
 

@@ -16,50 +16,70 @@ from torch import Tensor
 from momentprop.correlation.births import Birth
 from momentprop.correlation.items import Place
 
-LEAST = -0.5
-"""The most that is taken from the covariance in any direction: draws are few, and variances stay positive."""
 
-
-def bent(total: Tensor, births: Sequence[tuple[Birth, Place, Tensor]]) -> Tensor:
+def bent(total: Tensor, by_rests: Tensor, births: Sequence[tuple[Birth, Place, Tensor]]) -> Tensor:
     """Return a covariance (items, units, units) with what rests have in common.
 
     Args:
         total: the covariance without it.
+        by_rests: the part of it that these rests have, each for itself.
         births: with rests; where their items lie, and the slopes (units, *shape) of the outputs with these apart.
     """
     if not births:
         return total
     moved: Any = 0.0
     apart: Any = 0.0
+    squares: Any = 0.0
     with torch.no_grad():
         for birth, place, slopes in births:
             birth = place.of(birth)
             assert birth.rests is not None
             rests = birth.rests.to(total.dtype)
             moved = moved + place.items_first(slopes) @ place.items_first(rests).mT
-            apart = apart + _apart(birth, place, slopes, rests)
+            of_each, of_probes = _apart(birth, place, slopes, rests)
+            apart, squares = apart + of_each, squares + of_probes
         count = moved.shape[-1]
-        more = moved @ moved.mT / (count - 1) - apart * (count / (count - 1))
-        return total + _bounded(total.detach(), more)
+        more: Tensor = (moved @ moved.mT - apart) / (count - 1)
+        more = more * _share(moved.square() - squares, total.diagonal(dim1=-2, dim2=-1))
+        more = _bounded(by_rests.detach(), more)
+    return total + more
 
 
-def _apart(birth: Birth, place: Place, slopes: Tensor, rests: Tensor) -> Tensor:
-    """Return the part that is in the covariance already: of each unit, or of units whose rests sum to zero."""
+def _apart(birth: Birth, place: Place, slopes: Tensor, rests: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the part that is in the covariance already, of each unit, or of units whose rests sum to zero.
+
+    It is summed over the probes; its diagonal also comes apart, as (items, units, K).
+    """
     if not birth.along:
-        moves = place.items_first(slopes)
-        return (moves * place.items_first(rests.square().mean(0, keepdim=True))) @ moves.mT
+        moves, drawn = place.items_first(slopes), place.items_first(rests).square()
+        return (moves * drawn.sum(1, keepdim=True)) @ moves.mT, moves.square() @ drawn.mT
     dims = [dim + 1 for dim in birth.along]
     groups = [place.items_first((slopes * each).sum(dims, keepdim=True)) for each in rests]
-    return torch.stack([group @ group.mT for group in groups]).mean(0)
+    products = torch.stack([group @ group.mT for group in groups], -1)
+    return products.sum(-1), products.diagonal(dim1=1, dim2=2).mT
 
 
-def _bounded(total: Tensor, more: Tensor) -> Tensor:
-    """Return an addition that leaves the covariance positive: in no direction does it take more than `LEAST`."""
-    values, vectors = torch.linalg.eigh(total)
-    some = values > values[..., -1:].clamp(min=0.0) * total.shape[-1] * torch.finfo(total.dtype).eps
-    root = torch.where(some, values.clamp(min=0.0), 0.0).sqrt()
+def _share(draws: Tensor, variance: Tensor) -> Tensor:
+    """Return by how much an addition is shrunk: by the share of noise in it, over the outputs of an item.
+
+    Rests have long tails. One probe far out adds much, and says by its distance from the others that it is noise.
+    """
+    some = variance > 0
+    draws = torch.where(some, 1 / torch.where(some, variance, 1.0), 0.0).unsqueeze(-1) * draws
+    noise = draws.var(-1) / draws.shape[-1]
+    size = draws.mean(-1).square().sum(-1)
+    share = noise.sum(-1) / torch.where(size > 0, size, 1.0)
+    return (1 - share).clamp(min=0.0)[..., None, None]
+
+
+def _bounded(by_rests: Tensor, more: Tensor) -> Tensor:
+    """Return an addition that takes no more away than there is, in any direction: few draws may say otherwise."""
+    values, vectors = torch.linalg.eigh(by_rests)
+    some = values > values[..., -1:].clamp(min=0.0) * len(values[0]) * torch.finfo(values.dtype).eps
+    root = torch.where(some, values, 0.0).sqrt()
     inverse = torch.where(some, 1 / torch.where(some, root, 1.0), 0.0)
     to, back = vectors * inverse.unsqueeze(-2), vectors * root.unsqueeze(-2)
     relative, turned = torch.linalg.eigh(to.mT @ more @ to)
     back = back @ turned
-    return (back * relative.clamp(min=LEAST).unsqueeze(-2)) @ back.mT
+    found: Tensor = (back * relative.clamp(min=-1.0).unsqueeze(-2)) @ back.mT
+    return found

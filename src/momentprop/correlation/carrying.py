@@ -161,14 +161,12 @@ def _noisy(call: Call, probes: Sequence[Tensor], normals: Normals) -> Carried:
     by their deviations.
     """
     values = list(dict.fromkeys(call.values))
-    leaves = {
-        id(value): value.of(value.loc.detach().clone().requires_grad_(), value.variance.detach()) for value in values
-    }
-    local = call.of(*(leaves[id(value)] for value in call.values))
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
+        leaves = {id(v): v.of(v.loc.detach().clone().requires_grad_(), v.variance.detach().clone()) for v in values}
+        local = call.of(*(leaves[id(value)] for value in call.values))
         result = apply(local)
         own = rest(local, result, False).detach().clamp(min=0.0)
-        moved = _pushed(result.loc, [leaves[id(v)].loc for v in values], [_of(v, call, probes) for v in values])
+        moved = _pushed(result.loc, [leaves[id(v)].loc for v in values], [_of(v, call, probes).clone() for v in values])
     shape = (len(moved), *own.shape)
     shared = call.operation.shared(call) if call.kind is Kind.NOISE else ()
     if not shared:

@@ -62,12 +62,12 @@ def _shrunk(
     expected = expected * so_far
     known = (seen > 0) & (expected > 0)
     logs = torch.where(known, seen, 1.0).log() - torch.where(known, expected, 1.0).log()
-    count = known.sum(within, keepdim=True).clamp(min=1)
-    centre = torch.where(known, logs, 0.0).sum(within, keepdim=True) / count
+    count = _summed(known, within).clamp(min=1)
+    centre = _summed(torch.where(known, logs, 0.0), within) / count
     apart = torch.where(known, logs - centre, 0.0)
     noise = torch.polygamma(1, shape)
-    spread = (apart.square().sum(within, keepdim=True) / (count - 1).clamp(min=1) - noise).clamp(min=0.0)
-    factor = (apart * spread / (spread + noise)).clamp(-10.0, 10.0).exp()
+    spread = (_summed(apart.square(), within) / (count - 1).clamp(min=1) - noise).clamp(min=0.0)
+    factor: Tensor = (apart * spread / (spread + noise)).clamp(-10.0, 10.0).exp()
     return factor * _over(_summed(expected, group), _summed(expected * factor, group))
 
 
@@ -76,9 +76,10 @@ def _shape_of(by_probe: Tensor, within: Sequence[int]) -> Tensor:
     mean = by_probe.mean(0)
     relative = _over(by_probe.var(0), mean.square())
     known = mean > 0
-    count = known.sum(within, keepdim=True).clamp(min=1)
-    relative = torch.where(known, relative, 0.0).sum(within, keepdim=True) / count
-    return len(by_probe) / relative.clamp(min=torch.finfo(relative.dtype).tiny)
+    count = _summed(known, within).clamp(min=1)
+    relative = _summed(torch.where(known, relative, 0.0), within) / count
+    found: Tensor = len(by_probe) / relative.clamp(min=torch.finfo(relative.dtype).tiny)
+    return found
 
 
 def _summed(x: Tensor, dims: Sequence[int]) -> Tensor:

@@ -23,6 +23,8 @@ from momentprop.dispatch.context import Watcher
 from momentprop.rules.attention.notes import note_with
 from momentprop.values.probed import Probed
 
+_EXTREMES = ("max", "min")  # in the names of operations
+
 
 class Probing(Watcher):
     """Fills in the probes of every result, and corrects means and variances where units are mixed.
@@ -44,9 +46,8 @@ class Probing(Watcher):
 
     def enter(self, inputs: Sequence[Any], given: Sequence[Any]) -> None:
         """Draw the deviations of the inputs."""
-        values = [value for value in given if isinstance(value, Probed)]
-        has_items = [value for value in values if value.ndim > 1] if self.batch_dim is not None else []
-        self.draws.start(has_items[0].shape[self.batch_dim] if has_items else None)
+        batches = [x for x in given if isinstance(x, Tensor | Probed) and x.ndim > max(self.batch_dim or 0, 1)]
+        self.draws.start(batches[0].shape[self.batch_dim] if batches and self.batch_dim is not None else None)
         self.layout = Layout()
         for source, value in zip(inputs, given, strict=True):
             if isinstance(value, Probed):
@@ -98,14 +99,15 @@ class Probing(Watcher):
     def _bent(self, birth: Birth, call: Call, result: Probed, found: Carried, channels: Sequence[int]) -> Birth:
         """Return a birth with the probes' draws of it.
 
-        What a nonlinear function of several units bears is known under independence only; the draws say how much.
+        Windows that overlap have their maxima in common: they bear less than under independence, and the draws say how
+        much.
         """
         rests = found.rests
         if rests is None:
             rests = found.probes - _linear_part(call, result)
         rests = (rests - rests.mean(0)).to(result.dtype)
         own = birth.own
-        if found.rests is not None and own is not None:
+        if any(word in call.op for word in _EXTREMES) and own is not None:
             unbiased = rests * (self.count / (self.count - 1)) ** 0.5
             factor = pooling.ratio(own.detach(), unbiased, self.draws.item(result.shape), channels)
             with torch.enable_grad():
@@ -123,13 +125,15 @@ class Probing(Watcher):
         return [value.probes for value in call.values]
 
 
-def _linear_part(call: Call, result: Probed) -> Any:
+def _linear_part(call: Call, result: Probed) -> Tensor | float:
     """Return what moves linearly in a function of each element of one value."""
-    of_origin = len(set(map(id, call.values))) > 1
-    value = result.origin[0].base if of_origin else call.values[0]  # type: ignore[index]
-    loc = result.origin[0].loc if of_origin else value.loc  # type: ignore[index]
+    value: Any = call.values[0]
+    loc = value.loc
+    if len({id(each) for each in call.values}) > 1:
+        origin: Any = result.origin
+        value, loc = origin[0].base, origin[0].loc
     if not loc.requires_grad or not result.loc.requires_grad:
         return 0.0
     ones = torch.ones_like(result.loc)
-    (slope,) = torch.autograd.grad(result.loc, loc, ones, retain_graph=True, allow_unused=True)
-    return 0.0 if slope is None else slope * value.probes
+    found: Any = torch.autograd.grad(result.loc, loc, ones, retain_graph=True, allow_unused=True)
+    return 0.0 if found[0] is None else found[0] * value.probes

@@ -24,9 +24,11 @@ class Shielded(Chain):
 
     def after(self, call: Call, result: Any) -> Any:
         """Return what the watchers make of a result, with a variance that is held constant."""
+        before = result.variance if isinstance(result, Independent) else None
         with torch.set_grad_enabled(self.following.tracked):
             result = super().after(call, result)
             if isinstance(result, Independent):
-                result.variance = self.following.gates.variance(result.variance)
+                if result.variance is not before:  # a view stays one
+                    result.variance = self.following.gates.variance(result.variance)
                 self.following.within.known(result)
         return result

@@ -94,7 +94,7 @@ def _value(case: Data, method: str, target: Target) -> float | None:
     if target.relative_to is None or found is None:
         return found
     other = case["bound"] if target.relative_to == "bound" else figure(case, target.relative_to, target.figure)
-    return found / other if other else None
+    return found / other if other and other > 0 else None  # a divergence below its error may come out negative
 
 
 def figure(case: Data, method: str, name: str) -> float | None:

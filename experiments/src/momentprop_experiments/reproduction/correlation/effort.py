@@ -15,6 +15,7 @@ class Amount:
     draws: int  # of each input of the moments
     wide_draws: int  # of each input of the class posteriors
     rows: int  # inputs of a pass
+    images: int | None = None  # for the class posteriors, if they are fewer than of other networks
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ FULL = Effort(
         "lenet": Amount(20_000, 20_000, 16_384),
         "cifar": Amount(20_000, 600, 8_192),
         "resnet18": Amount(20_000, 1_000, 8_192),
-        "vit": Amount(20_000, 1_000, 8_192),
+        "vit": Amount(20_000, 2_000, 8_192, 128),  # the derivatives of attention are slow
         "small": Amount(20_000, 20_000, 65_536),
     },
 )  # fmt: skip

@@ -42,16 +42,17 @@ class MeasuredCase:
     def __init__(self, name: str, case: CorrelationCase, setting: Setting, effort: Effort, folder: Path) -> None:
         self.name, self.case, self.effort, self.folder = name, case, effort, folder
         self.amount = effort.amounts[case.group]
+        images = min(effort.images, self.amount.images or effort.images)
         variance = None if case.variance is None else torch.tensor(case.variance, device=setting.device)
         if case.data is None:
             found = small_networks.load(case.network, setting.options.networks)
             model, train, test = found.model.to(setting.device), found.train, found.test
         else:
-            subject = setting.subject(case.noisy, effort.fitted, effort.images)
+            subject = setting.subject(case.noisy, effort.fitted, images)
             model, train, test = subject.model, subject.train, subject.test
         model.requires_grad_(False)
         self.train = train[: effort.fitted].to(setting.device)
-        self.noisy = Noisy(model, test[: effort.images].to(setting.device), variance, case.dropout)
+        self.noisy = Noisy(model, test[:images].to(setting.device), variance, case.dropout)
 
     def all(self) -> dict[str, Any]:
         """Return everything about the case."""

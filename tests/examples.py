@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Laplace
 
-from momentprop import Categorical, Mean, Normal, Statistics, functional
+from momentprop import Categorical, Joint, Mean, Normal, Statistics, functional
 from momentprop.values import Certain, Independent, Value
 from tests.cases import CASES
 
@@ -30,6 +30,9 @@ class Example(NamedTuple):
         kind = Normal if issubclass(Normal, on) else on
         if issubclass(kind, Independent):
             return kind.of(loc.requires_grad_(), variance.requires_grad_())
+        if issubclass(kind, Joint):
+            shared = torch.stack([loc.sin(), loc.cos()]) / 4
+            return kind.of(loc.requires_grad_(), variance.requires_grad_(), shared.requires_grad_(), batch_dim=0)
         kind = Mean if kind is Certain else kind
         return kind.of((loc.log_softmax(-1) if kind is Categorical else loc).requires_grad_())
 

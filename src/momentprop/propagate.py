@@ -16,7 +16,7 @@ from momentprop.running import Run, is_tensor
 from momentprop.sampling import RunningCovariance, RunningMoments, stream
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.dynamo import is_compiled
-from momentprop.torch_compat.functorch import is_transforming
+from momentprop.torch_compat.functorch import is_known_to_transform
 from momentprop.undoing import leaves_no_trace
 from momentprop.values import Categorical, Estimate, Fitted, Joint, Logistic, Mean, Normal, Sample, Statistics, Value
 from momentprop.values.conversion import copied, is_floating, is_value
@@ -164,7 +164,7 @@ def _follows(method: str | None, covariance: bool | None, kind: type[Value]) -> 
                 f"a {kind.__name__} has no correlations to follow: give method='ap2', or leave out `covariance=True`"
             )
         return False
-    if is_compiled() or is_transforming():
+    if is_compiled() or is_known_to_transform():
         raise RuntimeError(
             "correlations cannot be followed inside `torch.compile` and transforms of `torch.func`: write "
             "`covariance=False`, or compile the model alone, as in `propagate(torch.compile(model), ...)`"

@@ -21,6 +21,7 @@ from torch.autograd.function import FunctionCtx
 
 from momentprop.distributions import LOGISTIC_VARIANCE
 from momentprop.kernels.fuse import refuse_forward_over_forward
+from momentprop.torch_compat.dynamo import constant
 from momentprop.torch_compat.export import scripting
 from momentprop.torch_compat.functorch import is_wrapped
 
@@ -112,7 +113,7 @@ def _averaged(loc: Tensor, covariance: Tensor, root: Tensor, points: int) -> Ten
     return average.apply(loc, covariance, root, u)  # type: ignore[no-untyped-call, no-any-return]
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def _points(count: int, dims: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Points of the standard normal distribution, the same at every call; do not write to them."""
     return _made(count, dims, dtype, device)

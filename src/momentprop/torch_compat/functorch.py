@@ -47,6 +47,11 @@ def is_transforming() -> bool:
     return _innermost() is not None
 
 
+def is_known_to_transform() -> bool:
+    """Return whether a transform of `torch.func` is running, and not where this torch does not tell."""
+    return _innermost is not _assume_so and _innermost() is not None
+
+
 def is_forward_mode() -> bool:
     """Return whether forward-mode derivatives are being computed."""
     return _has_level is None or forward_ad._current_level >= 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from momentprop.correlation.adjoint import Followed, brought, followed
 from momentprop.correlation.following import Following
@@ -15,6 +15,7 @@ from momentprop.correlation.graph import Counting, TooLarge, depends_on, has_for
 from momentprop.correlation.items import ItemsInteract
 from momentprop.correlation.outputs import Group, Lazy, Output, as_index, joined, rows
 from momentprop.correlation.probes import Probing
+from momentprop.correlation.refusals import FACTORIZED, refuse_batch_statistics, require_alike, require_same
 from momentprop.correlation.shielded import Shielded
 from momentprop.dispatch.context import Chain, Watcher
 from momentprop.recording import Recording
@@ -22,7 +23,6 @@ from momentprop.running import Run
 from momentprop.sampling import progress
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.dynamo import eagerly
-from momentprop.torch_compat.modules import BatchNorm
 from momentprop.values import Categorical, Certain, Independent, Joint, Value
 from momentprop.values.conversion import is_value
 from momentprop.values.probed import as_normal
@@ -38,8 +38,6 @@ MEMORY = 2**31
 It is estimated from the results of all operations. On a GPU it is a quarter of the free memory if that is more. Where
 gradients are tracked, the graph is kept whole.
 """
-
-_FACTORIZED = "`covariance=False` for AP2 as in the paper, which takes units as independent"
 
 
 class CorrelationWarning(UserWarning):
@@ -90,7 +88,7 @@ class JointRun:
     def __init__(
         self, run: Run, kind: type[Value], recording: Recording, corrections: Watcher | None, wanted: Wanted
     ) -> None:
-        _refuse_batch_statistics(run.model)
+        refuse_batch_statistics(run.model)
         self.call, self.kind, self.recording, self.corrections, self.wanted = run, kind, recording, corrections, wanted
         self.tracked = torch.is_grad_enabled()
 
@@ -101,7 +99,7 @@ class JointRun:
                 return self.run()
         self.call = self.call.settled()
         self.items = None if self.wanted.batch_dim is None else self.call.items(self.wanted.batch_dim)
-        _require_alike(self._joints, self.wanted.batch_dim)
+        require_alike(self._joints, self.wanted.batch_dim)
         bound = None if self.tracked or (self.items or 1) == 1 else _bound(self.call)
         try:
             passed = self._passed(self.call, self.recording, bound)
@@ -162,7 +160,7 @@ class JointRun:
         if any(output.dim is None for group in groups for output in group):
             raise MemoryError(
                 f"an output has no items along dimension {self.wanted.batch_dim}, so that the batch cannot be run in "
-                f"pieces, and its graph takes too much memory: give fewer items at a time, or {_FACTORIZED}"
+                f"pieces, and its graph takes too much memory: give fewer items at a time, or {FACTORIZED}"
             )
         size = max(1, _bound(self.call) // max(1, self._size(first, groups)))
         del first
@@ -187,7 +185,7 @@ class JointRun:
                 stop = min(start + size, self.items)
                 passed = self._passed(self._piece(start, stop), first=start)
                 flat = rows(group, passed.means)
-                _require_same(flat, wanted[start:stop])
+                require_same(flat, wanted[start:stop])
                 found.append(self._followed(passed.following, flat, passed.variances(group)))
                 bar.update(stop - start)
         crosses = zip(*(each.crosses for each in found), strict=True)
@@ -252,7 +250,7 @@ class JointRun:
             f"most {LIMIT}: choose some by `outputs=`, indices of units or a function of the output"
         )
         if self.wanted.covariance or not issubclass(self.kind, Independent):
-            raise ValueError(f"{message}; or write {_FACTORIZED}")
+            raise ValueError(f"{message}; or write {FACTORIZED}")
         warnings.warn(
             f"{message}. Its variances are now those of AP2, which takes units as independent and is often too small "
             "by a factor; `covariance=False` says that this is meant",
@@ -303,39 +301,3 @@ def _bound(run: Run) -> int:
     if first is not None and first.device.type == "cuda":
         return max(MEMORY, torch.cuda.mem_get_info(first.device)[0] // 4)
     return MEMORY
-
-
-def _require_alike(inputs: Sequence[Joint], batch_dim: int | None) -> None:
-    """Refuse inputs whose items lie elsewhere, or share sources with other items of another input."""
-    items: dict[str, tuple[int, ...]] = {}
-    for x in inputs:
-        if batch_dim is not None and x.batch_dim not in (None, batch_dim % x.ndim):
-            raise ValueError(
-                f"the items of a Joint argument lie along dimension {x.batch_dim}: write `batch_dim={x.batch_dim}`"
-            )
-        for event, of, _ in x.sources:
-            if items.setdefault(event, of) != of:
-                raise ValueError(
-                    "two Joint arguments come of the same value, but their items do not correspond: give them as one "
-                    "argument, or `batch_dim=None`"
-                )
-
-
-def _require_same(found: Tensor, wanted: Tensor) -> None:
-    slack = 1e3 * torch.finfo(found.dtype).eps
-    largest = float(wanted.detach().abs().max()) if wanted.numel() else 0.0
-    if not torch.allclose(found.detach(), wanted.detach(), rtol=slack, atol=slack * largest):
-        raise RuntimeError(
-            "items alone have another result than in the batch: they interact, or the model has changed since. So "
-            "correlations cannot be followed item by item: give one item at a time, `batch_dim=None` to take the batch "
-            f"as one item, or {_FACTORIZED}"
-        )
-
-
-def _refuse_batch_statistics(model: Any) -> None:
-    for module in model.modules() if isinstance(model, nn.Module) else ():
-        if isinstance(module, BatchNorm) and (module.training or module.running_mean is None):
-            raise ValueError(
-                f"a {type(module).__name__} takes the statistics of the batch, so that its items interact and "
-                f"correlations cannot be followed: write `model.eval()`, or {_FACTORIZED}"
-            )

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution, Independent, LowRankMultivariateNormal, MultivariateNormal
 
 from momentprop.values.base import Value, as_tensor, may_look_at
 
@@ -92,3 +93,20 @@ def _require_alike(loc: Tensor, given: Any, name: str) -> None:
 def _require_finite(tensor: Tensor, name: str) -> None:
     if not bool(torch.isfinite(tensor).all()):
         raise ValueError(f"{name} must be finite, but has NaN or infinite elements")
+
+
+def require_known(distribution: Distribution) -> None:
+    """Refuse a distribution whose covariance is not known, or whose items lie along several dimensions."""
+    base = distribution
+    while isinstance(base, Independent):
+        base = base.base_dist
+    correlated = isinstance(base, MultivariateNormal | LowRankMultivariateNormal)
+    if correlated and len(distribution.batch_shape) > 1:
+        raise ValueError(
+            f"a Joint has its items along one dimension, but the batch shape is {tuple(distribution.batch_shape)}: "
+            "flatten it"
+        )
+    if base.event_shape and not (correlated and base is distribution):
+        raise TypeError(
+            f"a {type(base).__name__} does not tell its covariance: give `Joint.from_covariance(mean, covariance)`"
+        )

@@ -5,13 +5,20 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, LowRankMultivariateNormal, MultivariateNormal
+from torch.distributions import Distribution, LowRankMultivariateNormal, MultivariateNormal
 
 from momentprop.dispatch import Operand
 from momentprop.kernels.joint_posterior import posterior
 from momentprop.kernels.root import root, triangular_root
 from momentprop.values.base import as_tensor, may_look_at
-from momentprop.values.given_covariance import as_factors, as_matrices, as_own, items_along, require_covariance
+from momentprop.values.given_covariance import (
+    as_factors,
+    as_matrices,
+    as_own,
+    items_along,
+    require_covariance,
+    require_known,
+)
 from momentprop.values.normal import Normal
 from momentprop.values.once import Once
 from momentprop.values.sources import Segment, Sources, aligned, along, new_event, of_units_along, places
@@ -109,22 +116,12 @@ class Joint(Uncertain):
     @classmethod
     def from_distribution(cls, distribution: Distribution) -> Self:
         """Return the value of a `MultivariateNormal`, a `LowRankMultivariateNormal`, or independent units."""
-        correlated = isinstance(distribution, MultivariateNormal | LowRankMultivariateNormal)
-        if correlated and len(distribution.batch_shape) > 1:
-            shape = tuple(distribution.batch_shape)
-            raise ValueError(f"a Joint has its items along one dimension, but the batch shape is {shape}: flatten it")
+        require_known(distribution)
         if isinstance(distribution, LowRankMultivariateNormal):
             factors = distribution.cov_factor.movedim(-1, 0).expand(-1, *distribution.mean.shape)
             return cls(distribution.mean, distribution.cov_diag, factors)
         if isinstance(distribution, MultivariateNormal):
             return cls.from_covariance(distribution.mean, distribution.covariance_matrix)
-        base = distribution
-        while isinstance(base, Independent):
-            base = base.base_dist
-        if base.event_shape:
-            raise TypeError(
-                f"a {type(base).__name__} does not tell its covariance: give `Joint.from_covariance(mean, covariance)`"
-            )
         return cls(distribution.mean, distribution.variance)
 
     @classmethod

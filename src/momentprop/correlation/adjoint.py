@@ -1,5 +1,6 @@
 """The covariance of outputs, by one backward pass for each of them."""
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,7 +45,7 @@ def followed(
         rows = slopes(outputs, births.edges, gates.tracked)
         moving = [(birth, row) for birth, row in zip(births.found, rows, strict=True) if row is not None]
         places = _places(outputs, moving, variances)
-    wide = torch.promote_types(outputs.dtype, torch.float32)
+    wide = _widest([outputs, *(row for _, row in moving), *(birth.own for birth, _ in moving)])
     total = outputs.new_zeros(items, units, units, dtype=wide)
     moved = {
         segment: outputs.new_zeros(items, units, segment.number, dtype=wide) for segment in brought(births.found, items)
@@ -66,6 +67,12 @@ def followed(
     total = bent(total, by_rests, [(birth, *seen[id(birth)]) for birth, _ in moving if birth.rests is not None])
     crosses = [_cross(outputs, birth, seen.get(id(birth)), moved) for birth in births.found[:inputs]]
     return Followed(total.to(outputs.dtype), crosses, moved)
+
+
+def _widest(tensors: Iterable[Tensor | None]) -> torch.dtype:
+    """Return the floating-point type that holds all of some tensors: a model may convert in between."""
+    dtypes = (tensor.dtype for tensor in tensors if tensor is not None)
+    return functools.reduce(torch.promote_types, dtypes, torch.float32)
 
 
 def slopes(outputs: Tensor, edges: Sequence[Any], tracked: bool) -> list[Tensor | None]:

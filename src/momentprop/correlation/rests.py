@@ -1,6 +1,7 @@
 r"""The variance of what an operation bears: $r = \sigma'^2 - (J \circ J)\,v$ with the Jacobian $J$ of its mean."""
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -98,20 +99,45 @@ def _estimated(call: Call, result: Any, tracked: bool) -> Tensor:
     that is normalized. If the matrix is large enough, this is exact. Otherwise it is taken as a share of the variance,
     pooled over the units of an item, where it is not negative.
     """
-    values = [value for value in dict.fromkeys(call.values) if value.loc.requires_grad]
+    values: Sequence[Any] = [value for value in dict.fromkeys(call.values) if value.loc.requires_grad]
     if not values:
         return result.variance  # type: ignore[no-any-return]
     variance = result.variance
     columns = [_columns(call, value) for value in values]
-    exact = len(values) == 1 and columns[0].size <= MOST
-    count = _power_of_two(columns[0].size) if exact else FEWEST if _units(result) > MOST * FEWEST else MOST
-    moved = _pushed(result.loc, values, [each.place for each in columns], count, tracked).square().mean(0)
+    size = sum(each.size for each in columns)
+    exact = size <= MOST
+    count = _power_of_two(size) if exact else FEWEST if _units(result) > MOST * FEWEST else MOST
+    starts = itertools.accumulate((each.size for each in columns), initial=0)
+    places = [each.place + start for each, start in zip(columns, starts, strict=False)]
+    loc = result.loc
+    if len(values) > 1 and _depend(values):
+        loc, values = _apart(call, result, values)
+    moved = _pushed(loc, values, places, count, tracked).square().mean(0)
     if exact or variance.ndim < 2:
         return variance - moved  # type: ignore[no-any-return]
     dims = list(range(1, variance.ndim))
     whole = variance.sum(dims, keepdim=True)
     share = 1 - moved.sum(dims, keepdim=True) / torch.where(whole > 0, whole, 1.0)
     return variance * share.clamp(min=0.0)  # type: ignore[no-any-return]
+
+
+def _depend(values: Sequence[Any]) -> bool:
+    """Return whether one of some values was computed from another, so that its mean moves with the other's."""
+    for first, second in itertools.permutations(values, 2):
+        ones = torch.ones_like(first.loc)
+        found = torch.autograd.grad(first.loc, second.loc, ones, retain_graph=True, allow_unused=True)
+        if found[0] is not None:
+            return True
+    return False
+
+
+def _apart(call: Call, result: Any, values: Sequence[Any]) -> tuple[Tensor, Sequence[Any]]:
+    """Return the mean once more, by values that do not move with each other, and these values."""
+    aliases = {id(value): value.of(value.loc.view_as(value.loc), value.variance) for value in values}
+    again = apply(call.of(*(aliases.get(id(value), value) for value in call.values)))
+    if not isinstance(again, Independent) or again.shape != result.shape:
+        return result.loc, values
+    return again.loc, list(aliases.values())
 
 
 class _Columns(NamedTuple):
@@ -122,8 +148,10 @@ class _Columns(NamedTuple):
 
 
 def _columns(call: Call, value: Any) -> _Columns:
-    """Return the blocks of units that an operation mixes: windows, dimensions, or else whole items."""
+    """Return the blocks of units that an operation mixes: units, windows, dimensions, or else whole items."""
     shape = value.shape
+    if call.operation.pointwise is not None or getattr(call.operation, "diagonal", False):
+        return _counted(shape, {}, value.loc)
     kernel = call.given("kernel_size")
     if kernel is not None:
         dims = call.operation.channels[0] + 1  # the positions follow the channels

@@ -9,9 +9,11 @@ the variances $r$ of the rests. It is exact for linear networks.
 * `births`: what is born where, and what it adds to the covariance of the outputs.
 * `rests`: the variance of the rest of each operation.
 * `gates`: derivatives along the means only.
-* `following`: the watcher that collects births in a pass.
+* `following`, `within`: the watcher that collects births in a pass, and values that live inside a model.
 * `shielded`: watchers that correct variances in such a pass.
-* `adjoint`: one backward pass for each output.
+* `adjoint`, `items`: one backward pass for each output, and where the items of a batch lie.
+* `outputs`, `graph`: outputs as `Joint` values; what a graph depends on and holds.
+* `linearly`: the delta method. `refusals`: what cannot be followed.
 * `probes`: the watcher that lets random directions travel along, and corrects means and variances by them.
 * `carrying`, `draws`: how probes pass an operation, and their random numbers.
 * `pooling`, `layout`: what they say of variances; which units an operation mixes, and which are of one channel.

@@ -15,7 +15,6 @@ from momentprop.dispatch.context import Watcher
 from momentprop.values import Independent, Joint
 
 _LINEAR = (Kind.MOVES, Kind.LINEAR)
-_NO_VALUE = (Kind.LOSS, Kind.PLAIN)
 
 
 class Following(Watcher):

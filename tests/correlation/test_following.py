@@ -186,3 +186,14 @@ def test_a_class_posterior_follows_correlations() -> None:
     assert type(found) is Categorical
     torch.testing.assert_close(found.loc, truth, rtol=0.0, atol=0.002)
     assert (factorized.loc - truth).abs().max() > 0.02
+
+
+def test_a_derivative_that_the_model_has_overwritten_says_so() -> None:
+    def function(x: Any) -> Any:
+        state = torch.zeros(3, 6, dtype=torch.float64)
+        product = x * state.copy_(x)  # the derivative of the product needs the state
+        state.mul_(2.0)
+        return product + state
+
+    with pytest.raises(RuntimeError, match="overwrites in place what its derivative needs"):
+        covariance(function, _vectors(), 0.1)

@@ -12,6 +12,7 @@ from momentprop.correlation.bending import bent
 from momentprop.correlation.births import Birth, Births
 from momentprop.correlation.gates import Gates
 from momentprop.correlation.items import Place, Weighing, at, whole
+from momentprop.correlation.refusals import FACTORIZED
 from momentprop.values.sources import Segment, Sources, spread
 
 
@@ -104,16 +105,17 @@ def _prefers_batches(outputs: Tensor) -> bool:
 def pulled(
     outputs: Tensor, edges: Sequence[Any], cotangent: Tensor, tracked: bool = False, is_grads_batched: bool = False
 ) -> Sequence[Any]:
-    """Run one backward pass."""
-    return torch.autograd.grad(
-        outputs,
-        edges,
-        cotangent,
-        retain_graph=True,
-        create_graph=tracked,
-        allow_unused=True,
-        is_grads_batched=is_grads_batched,
-    )
+    """Run one backward pass; say what to do where a model overwrites what its derivative needs."""
+    options = {"retain_graph": True, "create_graph": tracked, "allow_unused": True}
+    try:
+        return torch.autograd.grad(outputs, edges, cotangent, is_grads_batched=is_grads_batched, **options)
+    except RuntimeError as error:
+        if "inplace operation" in str(error):
+            raise RuntimeError(
+                "the model overwrites in place what its derivative needs, so that correlations cannot be followed: "
+                f"write the operation out of place, or {FACTORIZED}"
+            ) from error
+        raise
 
 
 def _stacked(rows: Sequence[Any]) -> Tensor | None:

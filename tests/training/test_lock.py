@@ -62,7 +62,7 @@ def test_a_process_that_is_killed_releases_its_lock(tmp_path):
 
 
 def test_a_lock_is_taken_once_though_many_try(tmp_path):
-    held, most, turn = [], [], threading.Barrier(8)
+    held, most, turn = [], [], threading.Barrier(8, timeout=60.0)
 
     def take() -> None:
         for _ in range(50):

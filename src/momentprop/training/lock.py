@@ -25,14 +25,18 @@ class FolderLock:
         parents = (self.folder, *self.folder.parents)
         self.made = [folder for folder in parents if not folder.exists()]
         while self.handle is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # the last holder has just removed the folder
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
                 handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-                self._lock(handle)
-                if self._is_there(handle):
-                    self.handle = handle
-                else:
-                    os.close(handle)  # the last holder has just removed the file
+            except (FileNotFoundError, FileExistsError):
+                if self.folder.exists() and not self.folder.is_dir():
+                    raise
+                continue  # the last holder has just removed the folder
+            self._lock(handle)
+            if self._is_there(handle):
+                self.handle = handle
+            else:
+                os.close(handle)  # the last holder has just removed the file
         os.truncate(self.handle, 0)
         os.write(self.handle, f"process {os.getpid()}\n".encode())
 

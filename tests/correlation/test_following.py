@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from momentprop import Categorical, functional, propagate
+from momentprop import Categorical, Normal, functional, propagate
 from tests.correlation.followed import correlations, covariance, deviations, drawn
 
 _MATRIX = torch.randn(6, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64) / 6**0.5
@@ -197,3 +197,25 @@ def test_a_derivative_that_the_model_has_overwritten_says_so() -> None:
 
     with pytest.raises(RuntimeError, match="overwrites in place what its derivative needs"):
         covariance(function, _vectors(), 0.1)
+
+
+def _through_tanh(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the moments of tanh, its slope along the mean alone, and the variance of its rest."""
+    mean = mean.detach().requires_grad_()
+    y = torch.tanh(Normal.of(mean, variance))  # type: ignore[call-overload]
+    (slope,) = torch.autograd.grad(y.loc.sum(), mean)
+    return y.loc.detach(), y.variance.detach(), slope, y.variance.detach() - slope**2 * variance
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_the_adjoint_holds_variances(tracked: bool) -> None:
+    """A sum over the births of two layers, written out; with much noise, variances that move would change it."""
+    x, weight = _vectors(1), _MATRIX.clone().requires_grad_(tracked)
+    found = covariance(lambda x: torch.tanh(torch.tanh(x @ weight) @ weight), x, 0.8)[0]
+    w = _MATRIX.T
+    mean, variance, first, rest = (part[0] for part in _through_tanh(x @ _MATRIX, 0.8 * _MATRIX.square().sum(0)[None]))
+    _, _, second, last = (part[0] for part in _through_tanh((w @ mean)[None], (w.square() @ variance)[None]))
+    by_units = second[:, None] * w
+    by_inputs = by_units @ (first[:, None] * w)
+    truth = 0.8 * by_inputs @ by_inputs.T + by_units * rest @ by_units.T + torch.diag(last)
+    torch.testing.assert_close(found.detach(), truth)

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from momentprop.codegen.formula import Formula, Reference_, Step
+from momentprop.codegen.formula import Formula, Reference_, Step, Unprintable
 
 
 class Language:
@@ -146,4 +146,4 @@ def _power(language: Language, x: str, exponent: Any, dtype: torch.dtype) -> str
         return f"({language.number(1.0, dtype)} / {x})"
     if exponent in (0.5, -0.5):
         return language.call("sqrt" if exponent > 0 else "rsqrt", x, dtype)
-    raise ValueError(f"the power {exponent}")
+    raise Unprintable(f"the power {exponent}")

@@ -1,6 +1,13 @@
-"""Settings for all tests: warnings are errors, except torch's about its own inner workings."""
+"""Settings for all tests: warnings are errors, except torch's about its own inner workings; kernels run by their formulas.
+
+The tests in `tests/codegen` build kernels. `MOMENTPROP_KERNELS=wait` lets all tests run with built kernels.
+"""
+
+import os
 
 import pytest
+
+os.environ.setdefault("MOMENTPROP_KERNELS", "eager")
 
 _TORCHS_OWN = (
     r"ignore:.torch\.jit\.script(_method)?. is deprecated:DeprecationWarning",  # forward mode loads scripted formulas

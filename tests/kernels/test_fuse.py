@@ -54,8 +54,7 @@ def test_moments_are_the_kernels(kernel):
     mean, variance = _inputs()
     loc, spread, _ = lognormal(mean, variance)
     for result in (_fuse(kernel)(mean, variance), _fuse(kernel)(mean.detach(), variance.detach())):
-        assert torch.equal(result[0], loc)
-        assert torch.equal(result[1], spread)
+        torch.testing.assert_close(result, (loc, spread), rtol=1e-14, atol=0.0)  # a built kernel rounds in its own way
 
 
 @every_kernel

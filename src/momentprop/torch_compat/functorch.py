@@ -21,6 +21,11 @@ _is_wrapped = known(
     otherwise=_assume_so,
     loses="the data of new values is not checked, and inference is slower",
 )
+_is_batched_gradient = known(
+    "torch._C._functorch.is_legacy_batchedtensor",
+    otherwise=_assume_so,
+    loses="kernels are not built, and inference is slower",
+)
 _innermost = known(
     "torch._C._functorch.peek_interpreter_stack",
     otherwise=_assume_so,
@@ -38,8 +43,8 @@ _has_level = known(
 
 
 def is_wrapped(tensor: Tensor) -> bool:
-    """Return whether a tensor is a wrapper inside a transform of `torch.func`."""
-    return bool(_is_wrapped(tensor))
+    """Return whether a tensor is a wrapper inside a transform of `torch.func`, or of gradients in a batch."""
+    return bool(_is_wrapped(tensor) or _is_batched_gradient(tensor))
 
 
 def is_transforming() -> bool:

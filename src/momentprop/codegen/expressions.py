@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from momentprop.codegen.formula import Formula, Reference_, Step, Unprintable
+from momentprop.codegen.formula import Formula, Reference_, Step
 
 
 class Language:
@@ -20,6 +20,10 @@ class Language:
 
     def call(self, function: str, x: str, dtype: torch.dtype) -> str:
         """Return a function of the mathematical library."""
+        raise NotImplementedError
+
+    def power(self, x: str, exponent: str, dtype: torch.dtype) -> str:
+        """Return any power."""
         raise NotImplementedError
 
     def converted(self, x: str, source: torch.dtype, dtype: torch.dtype) -> str:
@@ -124,8 +128,16 @@ def _other(language: Language, op: str, x: str, more: list[Any], given: tuple[An
         return f"({x} * ({one} - {more[0]} * {more[0]}))"
     if op == "sigmoid_backward":
         return f"({x} * {more[0]} * ({one} - {more[0]}))"
+    if op == "softplus":
+        scaled = f"({x} * {more[0]})"
+        soft = language.call("log1p", language.call("exp", scaled, dtype), dtype)
+        return language.choice(f"({scaled} > {more[1]})", x, f"({soft} / {more[0]})")
+    if op == "softplus_backward":
+        scaled = f"({more[0]} * {more[1]})"
+        slope = f"({one} / ({one} + {language.call('exp', f'(-{scaled})', dtype)}))"
+        return language.choice(f"({scaled} > {more[2]})", x, f"({x} * {slope})")
     assert op == "pow", op
-    return _power(language, x, given[1], dtype)
+    return _power(language, x, more[0], given[1], dtype)
 
 
 def _finite(language: Language, x: str, limits: tuple[Any, ...], dtype: torch.dtype) -> str:
@@ -139,11 +151,11 @@ def _finite(language: Language, x: str, limits: tuple[Any, ...], dtype: torch.dt
     return language.choice(f"({x} != {x})", nan, bounded)
 
 
-def _power(language: Language, x: str, exponent: Any, dtype: torch.dtype) -> str:
+def _power(language: Language, x: str, written: str, exponent: Any, dtype: torch.dtype) -> str:
     if exponent in (2, 3, 4):
         return "(" + " * ".join([x] * int(exponent)) + ")"
     if exponent == -1:
         return f"({language.number(1.0, dtype)} / {x})"
     if exponent in (0.5, -0.5):
         return language.call("sqrt" if exponent > 0 else "rsqrt", x, dtype)
-    raise Unprintable(f"the power {exponent}")
+    return language.power(x, written, dtype)

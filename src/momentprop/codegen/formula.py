@@ -230,4 +230,6 @@ _OPERANDS: dict[str, tuple[str, ...]] = {
     "tanh_backward": ("grad_output", "output"),
     "sigmoid_backward": ("grad_output", "output"),
     "masked_fill": ("self", "mask", "value"),
+    "softplus": ("self", "beta", "threshold"),
+    "softplus_backward": ("grad_output", "self", "beta", "threshold"),
 }

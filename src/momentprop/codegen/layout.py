@@ -1,5 +1,7 @@
 """Which tensors a program may run over: those whose memory it can read from end to end."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,14 +11,13 @@ _TYPES = (torch.float32, torch.float64)
 
 
 def is_buildable(tensor: Tensor) -> bool:
-    """Return whether a program may serve a tensor: a plain one with data, whose elements lie without gaps."""
+    """Return whether a program may serve a tensor: a plain one with data."""
     return (
         mode() != "eager"
         and tensor.dtype in _TYPES
         and (type(tensor) is Tensor or type(tensor) is torch.nn.Parameter)
         and (tensor.is_cpu or tensor.is_cuda)
         and tensor.numel() > 0
-        and is_dense(tensor)
     )
 
 
@@ -35,6 +36,13 @@ def lies_as(first: Tensor, other: Tensor) -> bool:
         and other.dtype is first.dtype
         and other.device == first.device
     )
+
+
+def aligned(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return tensors whose elements lie in one order without gaps: those given where they do, or copies."""
+    first, *others = tensors
+    first = first if is_dense(first) else first.contiguous()
+    return first, *(other if lies_as(first, other) else in_layout_of(first, other) for other in others)
 
 
 def in_layout_of(first: Tensor, other: Tensor) -> Tensor:

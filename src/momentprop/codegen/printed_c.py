@@ -16,6 +16,7 @@ HEADER = """\
 VECTOR float expf(float); VECTOR float exp2f(float); VECTOR float logf(float); VECTOR float log1pf(float);
 VECTOR float expm1f(float); VECTOR float sinf(float); VECTOR float cosf(float); VECTOR float tanhf(float);
 VECTOR float erff(float); VECTOR float erfcf(float); VECTOR float atanf(float);
+VECTOR float powf(float, float); VECTOR double pow(double, double);
 VECTOR double exp(double); VECTOR double exp2(double); VECTOR double log(double); VECTOR double log1p(double);
 VECTOR double expm1(double); VECTOR double sin(double); VECTOR double cos(double); VECTOR double tanh(double);
 VECTOR double erf(double); VECTOR double erfc(double); VECTOR double atan(double);
@@ -51,6 +52,10 @@ class C(Language):
         if function == "rsqrt":
             return f"({self.number(1.0, dtype)} / sqrt{suffix}({x}))"
         return f"{'fabs' if function == 'abs' else function}{suffix}({x})"
+
+    def power(self, x: str, exponent: str, dtype: torch.dtype) -> str:
+        """Return any power."""
+        return f"pow{'f' if dtype is torch.float32 else ''}({x}, {exponent})"
 
     def converted(self, x: str, source: torch.dtype, dtype: torch.dtype) -> str:
         """Return an expression in another type."""

@@ -37,6 +37,10 @@ class Triton(Language):
             return f"libdevice.{function}({x})"
         return f"tl.{'sqrt_rn' if function == 'sqrt' else function}({x})"
 
+    def power(self, x: str, exponent: str, dtype: torch.dtype) -> str:
+        """Return any power."""
+        return f"libdevice.pow({x}, {exponent})"
+
     def converted(self, x: str, source: torch.dtype, dtype: torch.dtype) -> str:
         """Return an expression in another type."""
         if source is dtype:

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
+from torch.nn import Parameter
 
 from momentprop.codegen.formula import Unprintable, record
 from momentprop.codegen.identity import Unidentified, identity_of
-from momentprop.codegen.layout import in_layout_of, is_buildable, lies_as
+from momentprop.codegen.layout import aligned, is_buildable
 from momentprop.codegen.programs import Functions, Program, program_for
 from momentprop.torch_compat.export import exporting, scripting
 from momentprop.torch_compat.functorch import forward_levels, is_forward_mode, is_wrapped
@@ -81,7 +82,7 @@ def differentiable(
     if elementwise and not compiling:
         program = _program(kernel, plain, noisy, inputs)
         if program is not None:
-            return _run(program, _Source(kernel, plain, noisy), inputs)
+            return _run(program, _Source(kernel, plain, noisy), aligned(inputs))
     certain = None
     if plain is not None:
         with torch.no_grad():  # not inside the autograd function: `plain` may hold tensors under a transform
@@ -111,14 +112,11 @@ class _Source(NamedTuple):
 def _program(
     kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, noisy: bool, inputs: tuple[Tensor, ...]
 ) -> Program | None:
-    """Return the built kernel for these tensors, if there is one: not under a transform, nor for tensors without data.
-
-    The tensors must lie in memory alike, without gaps, because a program runs over the memory from end to end.
-    """
+    """Return the built kernel for these tensors, if there is one: not under a transform, nor for tensors without data."""
     first = inputs[0]
-    if not is_buildable(first) or not all(lies_as(first, other) for other in inputs[1:]) or _is_transformed(inputs):
+    if not is_buildable(first) or scripting() or _is_transformed(inputs):
         return None
-    if scripting():
+    if any(type(other) is not Tensor and type(other) is not Parameter for other in inputs[1:]):
         return None
     try:
         key = identity_of(kernel)
@@ -188,7 +186,7 @@ def _outputs_of(program: Program, source: _Source, inputs: tuple[Tensor, ...]) -
         assert source.plain is not None
         with torch.no_grad():
             certain = source.plain(inputs[0].detach())
-        inputs = (*inputs, certain if lies_as(inputs[0], certain) else in_layout_of(inputs[0], certain))
+        inputs = aligned((*inputs, certain))
     mean, variance = program.forward(*inputs)
     return mean, variance
 
@@ -218,9 +216,7 @@ class _Built(torch.autograd.Function):
         if _is_transformed(grads):  # many gradients at once
             flat = program.partials(*inputs)
             return None, None, *(_dot(grads, flat[2 * i : 2 * i + 2]) for i in range(len(inputs)))
-        first = inputs[0]
-        grads = tuple(grad if lies_as(first, grad) else in_layout_of(first, grad) for grad in grads)
-        return None, None, *program.backward(*inputs, *grads)
+        return None, None, *program.backward(*aligned((*inputs, *grads)))
 
 
 def _requires_grad(inputs: tuple[Tensor, ...]) -> bool:

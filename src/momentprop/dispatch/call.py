@@ -7,6 +7,9 @@ from torch import Tensor
 
 from momentprop.dispatch.operand import Operand, values_in
 
+_LISTS = (list, tuple)
+_MAY_HOLD_VALUES = (Operand, list, tuple)
+
 
 class Call:
     """An operation with its arguments, some of which are values: what the rule of a kind is given.
@@ -57,7 +60,7 @@ class Call:
         args, kwargs = list(self.args), dict(self.kwargs)
         same = True  # whether the values are those of this call, so that nobody has to search them
         for name, argument in new.items():
-            if isinstance(argument, Operand | list | tuple) or isinstance(self.given(name), Operand | list | tuple):
+            if isinstance(argument, _MAY_HOLD_VALUES) or isinstance(self.given(name), _MAY_HOLD_VALUES):
                 same = False
             position = self.operation.positions.get(name, len(args))
             if name in kwargs or position >= len(args):
@@ -76,17 +79,24 @@ class Call:
         args, kwargs = self.filled(values)
         return Call(self.operation, args, kwargs)
 
+    @property
+    def leads(self) -> bool:
+        """Whether the only value is the first argument, and all arguments are given by position: the usual case."""
+        return not self.kwargs and len(self.values) == 1 and bool(self.args) and self.args[0] is self.values[0]
+
     def each(self, function: Callable[[Tensor], Tensor]) -> "Call":
         """Return the call with a function applied to every tensor and to the components of every value."""
         return Call(self.operation, each_in(list(self.args), function), each_in(dict(self.kwargs), function))
 
     def filled(self, stand_ins: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments with tensors, or other values, in the places of the values."""
+        if self.leads:
+            return [stand_ins[0], *self.args[1:]], {}
         names, used, filled = list(self.kwargs), 0, []
         for argument in (*self.args, *self.kwargs.values()):
             if isinstance(argument, Operand):
                 argument, used = stand_ins[used], used + 1
-            elif isinstance(argument, list | tuple):
+            elif isinstance(argument, _LISTS):
                 inside = values_in(argument, {})
                 if inside:
                     rest = iter(stand_ins[used : used + len(inside)])

@@ -139,7 +139,7 @@ class Linear(Operation):
         for name in self.summands:
             summand = call.given(name)
             if summand is not None and not isinstance(summand, Operand):
-                plain[name] = _zero(summand)
+                plain[name] = None if name == "bias" else _zero(summand)  # torch takes no bias for a bias of zero
         return call.replaced(plain) if plain else call
 
     def squares(self, call: Call, *variances: Tensor) -> Any:
@@ -197,6 +197,9 @@ class Bilinear(Linear):
         if self.by_squares is not None:
             return self.by_squares(self.homogeneous(call), *variances)
         first, second = self.factors
+        if call.leads and (self.positions[first], self.positions[second]) == (0, 1) and not self.numbers:
+            _, weight, *rest = self.homogeneous(call).args
+            return self.plain(variances[0], squared(weight, variances[0]), *rest)
         x, y = call.given(first), call.given(second)
         if isinstance(x, Operand):
             return super().squares(call.replaced({second: squared(y, variances[0])}), *variances)

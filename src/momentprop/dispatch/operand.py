@@ -93,9 +93,12 @@ class Operand:
 def values_in(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """Return the values among the arguments, also those inside lists and tuples, in the order of the arguments."""
     found = []
-    for argument in (*args, *kwargs.values()):
+    for argument in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(argument, Operand):
             found.append(argument)
-        elif isinstance(argument, list | tuple):
+        elif isinstance(argument, _LISTS):
             found += [item for item in argument if isinstance(item, Operand)]
     return found
+
+
+_LISTS = (list, tuple)

@@ -39,6 +39,7 @@ _RULES: dict[tuple[str | Kind, type[Operand]], Callable[..., Any]] = {}
 _DOCUMENTS: dict[tuple[str, type[Operand]], Callable[..., Any]] = {}  # rows that a kind serves, with their docstrings
 _MADE: dict[str, Callable[..., Any]] = {}  # functions that are operations of ours, not of torch
 _ORDERS: dict[type[Operand], tuple[type[Operand], ...]] = {}
+_FOUND: dict[tuple[str, type[Operand], Kind | None], tuple[Callable[..., Any], bool] | None] = {}
 
 
 class Rule(NamedTuple):
@@ -94,6 +95,7 @@ def rule(*ops: str | Kind, on: type[Operand]) -> Callable[[F], F]:
             if not isinstance(op, Kind):
                 _take_up(_OPERATIONS.get(op) or Operation(op, Kind.MIXING), function)
             _RULES[op, on] = function
+        _FOUND.clear()
         return function
 
     return register
@@ -122,6 +124,7 @@ def document(op: str, on: type[Operand], function: Callable[..., Any]) -> None:
 def forget(op: str | Kind, *, on: type[Operand]) -> None:
     """Remove the rule for `op` on exactly the type `on`."""
     del _RULES[op, on]
+    _FOUND.clear()
 
 
 def order_of(on: type[Operand]) -> tuple[type[Operand], ...]:
@@ -149,6 +152,13 @@ def find(op: str, on: type[Operand]) -> Callable[..., Any] | None:
 def resolve(op: str, on: type[Operand], call: Call | None) -> tuple[Callable[..., Any], bool] | None:
     """Return the rule for a call, and whether it is the rule of a kind, which takes the call itself."""
     kind = None if call is None or not call.operation.declared else call.operation.kind_of(call)
+    key = op, on, kind
+    if key not in _FOUND:
+        _FOUND[key] = _searched(*key)
+    return _FOUND[key]
+
+
+def _searched(op: str, on: type[Operand], kind: Kind | None) -> tuple[Callable[..., Any], bool] | None:
     for each in order_of(on):
         function = _RULES.get((op, each))
         if function is not None:

@@ -55,6 +55,8 @@ def combined(function: Function, operands: Sequence[Any]) -> Origin | None:
     Returns None if the origins have different bases, a tensor does not fit the shape of the base, or the function
     becomes too long.
     """
+    if len(operands) == 1:
+        return _applied(function, operands[0])
     origins = [operand for operand in operands if isinstance(operand, Origin)]
     base = origins[0]
     operations = 1 + sum(origin.operations for origin in origins)
@@ -76,6 +78,19 @@ def combined(function: Function, operands: Sequence[Any]) -> Origin | None:
     return Origin(
         base.base, base.loc, base.variance, base.writes, composed, tuple(parameters), operations, waves, base.of
     )
+
+
+def _applied(function: Function, to: Origin) -> Origin | None:
+    """Return the origin of a function of one origin."""
+    if to.operations >= LONGEST:
+        return None
+    inner = to.function
+
+    def composed(element: Tensor, *given: Tensor) -> Tensor:
+        return function(inner(element, *given))
+
+    waves = to.oscillates or function in _WAVES
+    return Origin(to.base, to.loc, to.variance, to.writes, composed, to.parameters, to.operations + 1, waves, to.of)
 
 
 def _argument(operand: Any, element: Tensor, parameters: tuple[Tensor, ...]) -> Any:

@@ -10,7 +10,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "momentprop"
 LAYERS = [  # from bottom to top; a part imports from lower layers only
     ("errors", "markdown", "distributions", "randomness"),
     ("torch_compat", "files"),
-    ("dispatch", "kernels", "undoing"),
+    ("dispatch", "codegen", "undoing"),
+    ("kernels",),
     ("noise", "paper"),
     ("values",),
     ("functional", "lognormal_model", "as_tensors", "sampling", "recording", "stand_ins"),

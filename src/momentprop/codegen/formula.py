@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from momentprop.torch_compat.dispatching import DispatchMode
 
 Reference = int
 """The number of a result: inputs come first, then the steps in their order."""
@@ -80,7 +81,7 @@ def record(
     return _pruned(Formula(dtype, (True,) * inputs, tuple(recorder.steps), outputs, row))
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(DispatchMode):  # type: ignore[misc]
     """Numbers the results of operations on tensors without data."""
 
     def __init__(self, inputs: Sequence[Tensor], row: int | None) -> None:

@@ -25,17 +25,15 @@ class Functions(NamedTuple):
 
     forward: Callable[..., Sequence[Tensor]]
     backward: Callable[..., Sequence[Tensor]]
-    partials: Callable[..., Sequence[Tensor]] | None  # of an elementwise kernel
-    arity: tuple[int, ...]
+    arity: tuple[int, int]
     takes_certain: bool = False  # forward takes the plain function of the mean as its last tensor
 
 
 class Program(NamedTuple):
-    """A built kernel: its outputs, its pullback and, for elementwise kernels, its partials."""
+    """A built kernel: its outputs, and its pullback."""
 
     forward: Call
     backward: Call
-    partials: Call | None
     takes_certain: bool
 
 
@@ -95,8 +93,7 @@ def _started(key: Hashable, functions: Callable[[], Functions], first: Tensor, r
         wanted = functions()
         formulas = [
             record(function, arity, first.dtype, row)
-            for function, arity in zip(wanted[:3], wanted.arity, strict=False)
-            if function is not None
+            for function, arity in zip(wanted[:2], wanted.arity, strict=True)
         ]
         is_built, finish = prepare(formulas, first.device)
     except Unprintable as error:
@@ -105,8 +102,8 @@ def _started(key: Hashable, functions: Callable[[], Functions], first: Tensor, r
 
     def fill() -> None:
         try:
-            forward, backward, *partials = finish()
-            slot.program = Program(forward, backward, partials[0] if partials else None, wanted.takes_certain)
+            forward, backward = finish()
+            slot.program = Program(forward, backward, wanted.takes_certain)
         except Exception as error:  # a compiler that does not work must not stop anyone
             slot.failed = str(error) or type(error).__name__
             _tell_once(f"a kernel could not be built; its formula runs instead, more slowly: {error}")

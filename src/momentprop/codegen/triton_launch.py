@@ -69,24 +69,36 @@ def _module(source: str) -> types.ModuleType:
 
 
 def _callable(function: Any, formula: Formula) -> Call:
+    """Return a function of tensors that launches a kernel on their device."""
     outputs, row = range(len(formula.outputs)), formula.row
-    if row is None:
-
-        def call(*inputs: Tensor) -> list[Tensor]:
-            made = [torch.empty_like(inputs[0]) for _ in outputs]
-            count = inputs[0].numel()
-            function[(-(-count // _BLOCK),)](*inputs, *made, count, BLOCK=_BLOCK, EVEN=count % _BLOCK == 0)
-            return made
-
-        return call
-    block = 1 << (row - 1).bit_length()
-    rows = max(1, 1024 // block)
+    block, rows = _BLOCK, 1
+    if row is not None:
+        block = 1 << (row - 1).bit_length()
+        rows = max(1, 1024 // block)
     warps = 4 if block * rows <= 2048 else 8
+    ready: dict[Any, Any] = {}  # kernels that are launched without asking Triton again which one it is
 
-    def call_rows(*inputs: Tensor) -> list[Tensor]:
-        made = [torch.empty_like(inputs[0]) for _ in outputs]
-        count = inputs[0].numel() // row
-        function[(-(-count // rows),)](*inputs, *made, count, ROWS=rows, BLOCK=block, num_warps=warps)
+    def call(*inputs: Tensor) -> list[Tensor]:
+        first = inputs[0]
+        made = [torch.empty_like(first) for _ in outputs]
+        count = first.numel() if row is None else first.numel() // row
+        constants = (block, count % block == 0) if row is None else (rows, block)
+        grid = (-(-count // (block if row is None else rows)), 1, 1)
+        tensors = (*inputs, *made)
+        here = first.device.index
+        if here != torch.cuda.current_device():
+            with torch.cuda.device(here):
+                function[grid](*tensors, count, *constants, num_warps=warps)
+            return made
+        # a kernel is compiled for addresses that 16 divides, and for counts of 32 bits
+        usual = count < 2**31 and all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
+        kernel = ready.get((here, constants)) if usual else None
+        if kernel is not None:
+            kernel[grid](*tensors, count, *constants)
+            return made
+        kernel = function[grid](*tensors, count, *constants, num_warps=warps)
+        if usual and hasattr(type(kernel), "__getitem__"):
+            ready[here, constants] = kernel
         return made
 
-    return call_rows
+    return call

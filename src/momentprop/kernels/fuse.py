@@ -79,10 +79,10 @@ def differentiable(
 ) -> tuple[Tensor, Tensor]:
     """Run any kernel, elementwise or not, so that few tensors are saved for its derivatives."""
     compiling = torch.compiler.is_compiling()
-    if elementwise and not compiling:
-        program = _program(kernel, plain, noisy, inputs)
-        if program is not None:
-            return _run(program, _Source(kernel, plain, noisy), aligned(inputs))
+    if elementwise:
+        results = if_built(kernel, inputs, plain, noisy)
+        if results is not None:
+            return results
     certain = None
     if plain is not None:
         with torch.no_grad():  # not inside the autograd function: `plain` may hold tensors under a transform
@@ -101,6 +101,23 @@ def differentiable(
     return mean, variance
 
 
+def if_built(
+    kernel: Kernel,
+    inputs: Sequence[Tensor],
+    plain: Callable[[Tensor], Tensor] | None = None,
+    noisy: bool = False,
+    made: Callable[[], Sequence[Tensor]] | None = None,
+) -> tuple[Tensor, Tensor] | None:
+    """Return the result of an elementwise kernel by its program, or None if that has not been built.
+
+    Where the tensors must first be made, `inputs` are others like them, and `made` returns them.
+    """
+    program = None if torch.compiler.is_compiling() else _program(kernel, plain, noisy, inputs)
+    if program is None:
+        return None
+    return _run(program, _Source(kernel, plain, noisy), aligned(inputs if made is None else made()))
+
+
 class _Source(NamedTuple):
     """What a program was made of, for derivatives that it does not have."""
 
@@ -110,7 +127,7 @@ class _Source(NamedTuple):
 
 
 def _program(
-    kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, noisy: bool, inputs: tuple[Tensor, ...]
+    kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, noisy: bool, inputs: Sequence[Tensor]
 ) -> Program | None:
     """Return the built kernel for these tensors, if there is one: not under a transform, nor for tensors without data."""
     first = inputs[0]
@@ -140,26 +157,19 @@ def _functions(kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, noisy: 
         certain = None if plain is None else given[arity] if takes_certain else plain(inputs[0])
         return _exact_where_certain(bounded(*inputs), certain, noisy, inputs)
 
-    def partials(*inputs: Tensor) -> list[Tensor]:
+    def backward(*given: Tensor) -> Sequence[Tensor]:
+        inputs, grads = given[:arity], given[arity:]
         moments = bounded(*inputs)
-        if moments.partials is not None:
-            return _flat_partials(moments)
-        ones = torch.ones_like(inputs[0])
-        rows = [_gradients(result, inputs, ones) for result in moments[:2]]
-        return [row[i] for i in range(arity) for row in rows]
+        if moments.partials is None:
+            return _gradients(moments[:2], inputs, grads)
+        flat = _flat_partials(moments)
+        return [grads[0] * flat[2 * i] + grads[1] * flat[2 * i + 1] for i in range(arity)]
 
-    def backward(*given: Tensor) -> list[Tensor]:
-        inputs, (of_mean, of_variance) = given[:arity], given[arity:]
-        flat = partials(*inputs)
-        return [of_mean * flat[2 * i] + of_variance * flat[2 * i + 1] for i in range(arity)]
-
-    return Functions(forward, backward, partials, (arity + takes_certain, arity + 2, arity), takes_certain)
+    return Functions(forward, backward, (arity + takes_certain, arity + 2), takes_certain)
 
 
-def _gradients(result: Tensor, inputs: Sequence[Tensor], cotangent: Tensor) -> Sequence[Tensor]:
-    return torch.autograd.grad(
-        result, inputs, cotangent, retain_graph=True, allow_unused=True, materialize_grads=True
-    )
+def _gradients(results: Sequence[Tensor], inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> Sequence[Tensor]:
+    return torch.autograd.grad(results, inputs, grads, allow_unused=True, materialize_grads=True)
 
 
 _EXACT = frozenset(("relu", "leaky_relu", "abs", "neg", "clamp", "clamp_min", "clamp_max"))
@@ -203,10 +213,10 @@ class _Built(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         inputs, program = ctx.saved_tensors, ctx.program
+        kernel, plain, noisy = ctx.source
+        bounded = kernel if plain is None else _at_finite_means(kernel)
         if torch.is_grad_enabled():  # a second derivative will be asked for: by the formula
-            kernel, plain, noisy = ctx.source
-            kernel = kernel if plain is None else _at_finite_means(kernel)
-            results = _Fused.apply(kernel, None, noisy, *inputs)[:2]  # type: ignore[no-untyped-call]
+            results = _Fused.apply(bounded, None, noisy, *inputs)[:2]  # type: ignore[no-untyped-call]
             wanted = [i for i, x in enumerate(inputs) if x.requires_grad]
             found = torch.autograd.grad(results, [inputs[i] for i in wanted], grads, create_graph=True)
             totals: list[Tensor | None] = [None] * len(inputs)
@@ -214,8 +224,7 @@ class _Built(torch.autograd.Function):
                 totals[i] = total
             return None, None, *totals
         if _is_transformed(grads):  # many gradients at once
-            flat = program.partials(*inputs)
-            return None, None, *(_dot(grads, flat[2 * i : 2 * i + 2]) for i in range(len(inputs)))
+            return None, None, *pullback(_outputs(bounded, range(2)), *inputs)[1](grads)
         return None, None, *program.backward(*aligned((*inputs, *grads)))
 
 

@@ -4,7 +4,7 @@ r"""Moments of the largest of several normal variables: exact for two, and two m
 integrates the distribution function of the maximum of independent variables.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 import torch
@@ -97,6 +97,37 @@ def _by_pairs(mean: Tensor, variance: Tensor, pair: Pair) -> Moments:
     for m, v in columns:
         result = pair(result.mean, result.variance, m, v)
     return result
+
+
+def largest_of(*columns: Tensor, pair: Pair = larger) -> Moments:
+    r"""Moments of the maximum as `largest` takes it by pairs, of columns $\mu_1, \sigma_1^2, \mu_2, \sigma_2^2, \dots$
+
+    All steps are elementwise, also those that put the columns in order, so that it can be built: see `codegen`.
+    """
+    rows = [(m - 10 * v.sqrt().detach(), m, v) for m, v in zip(columns[::2], columns[1::2], strict=True)]
+    for i, j in _exchanges(len(rows)):
+        late = rows[i][0] < rows[j][0]
+        both = list(zip(rows[i], rows[j], strict=True))
+        rows[i] = tuple(torch.where(late, y, x) for x, y in both)
+        rows[j] = tuple(torch.where(late, x, y) for x, y in both)
+    result = Moments(*rows[0][1:])
+    for _, m, v in rows[1:]:
+        result = pair(result.mean, result.variance, m, v)
+    return result
+
+
+def _exchanges(count: int) -> Iterator[tuple[int, int]]:
+    """Return which places to compare, one pair after the other, to sort a number of columns: Batcher's network."""
+    merged = 1
+    while merged < count:
+        apart = merged
+        while apart:
+            for start in range(apart % merged, count - apart, 2 * apart):
+                for i in range(start, min(start + apart, count - apart)):
+                    if i // (2 * merged) == (i + apart) // (2 * merged):
+                        yield i, i + apart
+            apart //= 2
+        merged *= 2
 
 
 def _by_tree(mean: Tensor, variance: Tensor, pair: Pair) -> Moments:

@@ -4,6 +4,7 @@ The kernel itself gathers the windows, so that only the input is saved for the b
 window size times output size. Padding has a mean of $-\infty$ and never wins.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -13,10 +14,11 @@ from torch import Tensor
 
 from momentprop.dispatch.memory import memory_format_of
 from momentprop.dispatch.registry import composite, mixing
-from momentprop.kernels.fuse import Moments, fused
+from momentprop.kernels.fuse import Moments, fused, if_built
+from momentprop.kernels.maximum import MOST_PAIRS, largest_of
 from momentprop.rules.linear.sizes import Size, per_dim
 from momentprop.rules.reductions.maximum import comparison
-from momentprop.values import Normal
+from momentprop.values import Fitted, Normal
 from momentprop.values.base import Value
 
 Gather = Callable[[Tensor, float], Tensor]
@@ -61,7 +63,7 @@ def _gather_sliding(windows: list[_Sliding]) -> Gather:
     borders = [side for window in reversed(windows) for side in window.padding]
 
     def gather(x: Tensor, outside: float) -> Tensor:
-        x = F.pad(x, borders, value=outside)
+        x = F.pad(x, borders, value=outside) if any(borders) else x
         first = x.ndim - len(windows)
         for dim, (extent, stride, dilation, _) in enumerate(windows, first):
             x = x.unfold(dim, extent, stride)[..., ::dilation]
@@ -78,8 +80,7 @@ def _gather_adaptive(sizes: list[tuple[int, int]]) -> Gather:
         for dim, (size, count) in enumerate(sizes, first):
             start = torch.arange(count, device=x.device) * size // count
             length = ((torch.arange(count, device=x.device) + 1) * size + count - 1) // count - start
-            longest = max(((i + 1) * size + count - 1) // count - i * size // count for i in range(count))
-            offset = torch.arange(longest, device=x.device)
+            offset = torch.arange(_longest(size, count), device=x.device)
             index = torch.where(offset < length[:, None], start[:, None] + offset, size)  # past the end: outside
             x = F.pad(x.movedim(dim, -1), [0, 1], value=outside)
             x = x.index_select(-1, index.flatten()).unflatten(-1, index.shape).movedim(-2, dim)
@@ -88,7 +89,16 @@ def _gather_adaptive(sizes: list[tuple[int, int]]) -> Gather:
     return gather
 
 
-def _pooled(input: Normal, gather: Gather, memory_format: torch.memory_format) -> Normal:
+def _longest(size: int, count: int) -> int:
+    """Return the length of the longest of some adaptive windows."""
+    return max((((i + 1) * size + count - 1) // count - i * size // count for i in range(count)), default=0)
+
+
+def _pooled(input: Normal, gather: Gather, size: int, memory_format: torch.memory_format) -> Normal:
+    """Return the maxima of windows of `size` elements."""
+    built = None if isinstance(input, Fitted) or size > MOST_PAIRS else _built(input, gather, size, memory_format)
+    if built is not None:
+        return input.of(*built)
     kernel = comparison(input)
 
     def windowed(mean: Tensor, variance: Tensor) -> Moments:
@@ -96,6 +106,23 @@ def _pooled(input: Normal, gather: Gather, memory_format: torch.memory_format) -
 
     mean, variance = fused(windowed, None, input.loc, input.variance)
     return input.of(mean.contiguous(memory_format=memory_format), variance)
+
+
+def _built(
+    input: Normal, gather: Gather, size: int, memory_format: torch.memory_format
+) -> tuple[Tensor, Tensor] | None:
+    """Return the moments by a built kernel, if there is one: it takes a column for each element of a window."""
+    parts = input.loc, input.variance
+
+    def columns() -> list[Tensor]:
+        gathered = [gather(part, outside).movedim(-1, 0) for part, outside in zip(parts, (-torch.inf, 0.0), strict=True)]
+        if memory_format is torch.contiguous_format:
+            gathered = [part.contiguous() for part in gathered]
+        else:  # the channels lie last, in the columns too
+            gathered = [part.movedim(2, -1).contiguous().movedim(-1, 2) for part in gathered]
+        return [column for pair in zip(*(part.unbind(0) for part in gathered), strict=True) for column in pair]
+
+    return if_built(largest_of, parts * size, made=columns)
 
 
 def _refuse_indices(op: str) -> NoReturn:
@@ -119,7 +146,7 @@ def _register_pool(op: str, dims: int) -> None:
         kernels, strides, paddings, dilations = (per_dim(size, dims) for size in given)
         settings = zip(input.shape[-dims:], kernels, strides, paddings, dilations, strict=True)
         gather = _gather_sliding([_sliding(*setting, ceil_mode=ceil_mode) for setting in settings])
-        return _pooled(input, gather, memory_format_of(input.loc))
+        return _pooled(input, gather, math.prod(kernels), memory_format_of(input.loc))
 
     _register(op, dims, pool, "the largest of each window")
 
@@ -131,8 +158,9 @@ def _register_adaptive_pool(op: str, dims: int) -> None:
         _require_dims(op, input, dims)
         asked = list(output_size) if isinstance(output_size, Sequence) else [output_size] * dims
         sizes = input.shape[-dims:]
-        gather = _gather_adaptive([(n, n if m is None else m) for n, m in zip(sizes, asked, strict=True)])
-        return _pooled(input, gather, torch.contiguous_format if dims == 3 else memory_format_of(input.loc))
+        windows = [(n, n if m is None else m) for n, m in zip(sizes, asked, strict=True)]
+        gather, size = _gather_adaptive(windows), math.prod(_longest(*window) for window in windows)
+        return _pooled(input, gather, size, torch.contiguous_format if dims == 3 else memory_format_of(input.loc))
 
     _register(op, dims, pool, "the largest of each adaptive window")
 

@@ -81,7 +81,7 @@ def record(
     return _pruned(Formula(dtype, (True,) * inputs, tuple(recorder.steps), outputs, row))
 
 
-class _Recorder(DispatchMode):  # type: ignore[misc]
+class _Recorder(DispatchMode):  # type: ignore[misc, unused-ignore]
     """Numbers the results of operations on tensors without data."""
 
     def __init__(self, inputs: Sequence[Tensor], row: int | None) -> None:

@@ -23,8 +23,8 @@ def identity_of(x: Any) -> Hashable:
     if kind in _NUMBERS:
         return kind, x
     if kind is types.FunctionType:
-        if x.__closure__ is None and x.__defaults__ is None:
-            return x.__code__ if x.__code__.co_name == "<lambda>" else x  # type: ignore[no-any-return]
+        if x.__closure__ is None and x.__name__ != "<lambda>":
+            return x  # type: ignore[no-any-return]
         cells = () if x.__closure__ is None else tuple(identity_of(cell.cell_contents) for cell in x.__closure__)
         return x.__code__, cells, identity_of(x.__defaults__)
     if kind is functools.partial:

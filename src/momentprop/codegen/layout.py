@@ -8,17 +8,15 @@ from torch import Tensor
 from momentprop.codegen.programs import mode
 
 _TYPES = (torch.float32, torch.float64)
+_CLASSES = (Tensor, torch.nn.Parameter)
 
 
-def is_buildable(tensor: Tensor) -> bool:
-    """Return whether a program may serve a tensor: a plain one with data."""
-    return (
-        mode() != "eager"
-        and tensor.dtype in _TYPES
-        and (type(tensor) is Tensor or type(tensor) is torch.nn.Parameter)
-        and (tensor.is_cpu or tensor.is_cuda)
-        and tensor.numel() > 0
-    )
+def are_buildable(tensors: Sequence[Tensor]) -> bool:
+    """Return whether a program may serve tensors: plain ones with data."""
+    first = tensors[0]
+    if mode() == "eager" or first.dtype not in _TYPES or not (first.is_cpu or first.is_cuda) or first.numel() == 0:
+        return False
+    return all(type(tensor) in _CLASSES for tensor in tensors)
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -41,7 +39,8 @@ def lies_as(first: Tensor, other: Tensor) -> bool:
 def aligned(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return tensors whose elements lie in one order without gaps: those given where they do, or copies."""
     first, *others = tensors
-    first = first if is_dense(first) else first.contiguous()
+    if not first.is_contiguous() and not is_dense(first):
+        first = first.contiguous()
     return first, *(other if lies_as(first, other) else in_layout_of(first, other) for other in others)
 
 

@@ -76,6 +76,7 @@ def _callable(function: Any, formula: Formula) -> Call:
         block = 1 << (row - 1).bit_length()
         rows = max(1, 1024 // block)
     warps = 4 if block * rows <= 2048 else 8
+    several = torch.cuda.device_count() > 1
     ready: dict[Any, Any] = {}  # kernels that are launched without asking Triton again which one it is
 
     def call(*inputs: Tensor) -> list[Tensor]:
@@ -86,7 +87,7 @@ def _callable(function: Any, formula: Formula) -> Call:
         grid = (-(-count // (block if row is None else rows)), 1, 1)
         tensors = (*inputs, *made)
         here = first.device.index
-        if here != torch.cuda.current_device():
+        if several and here != torch.cuda.current_device():
             with torch.cuda.device(here):
                 function[grid](*tensors, count, *constants, num_warps=warps)
             return made

@@ -47,6 +47,8 @@ class Kind(enum.Enum):
     def __str__(self) -> str:
         return str(self.value)
 
+    __hash__ = object.__hash__  # members are single objects, and the table is asked at every operation
+
 
 Decide = Callable[[Call], Kind]
 Squares = Callable[..., Tensor]

@@ -39,7 +39,8 @@ _RULES: dict[tuple[str | Kind, type[Operand]], Callable[..., Any]] = {}
 _DOCUMENTS: dict[tuple[str, type[Operand]], Callable[..., Any]] = {}  # rows that a kind serves, with their docstrings
 _MADE: dict[str, Callable[..., Any]] = {}  # functions that are operations of ours, not of torch
 _ORDERS: dict[type[Operand], tuple[type[Operand], ...]] = {}
-_FOUND: dict[tuple[str, type[Operand], Kind | None], tuple[Callable[..., Any], bool] | None] = {}
+_NEW = object()
+_FOUND: dict[tuple[str, type[Operand], Kind | None], Any] = {}
 
 
 class Rule(NamedTuple):
@@ -153,9 +154,10 @@ def resolve(op: str, on: type[Operand], call: Call | None) -> tuple[Callable[...
     """Return the rule for a call, and whether it is the rule of a kind, which takes the call itself."""
     kind = None if call is None or not call.operation.declared else call.operation.kind_of(call)
     key = op, on, kind
-    if key not in _FOUND:
-        _FOUND[key] = _searched(*key)
-    return _FOUND[key]
+    found = _FOUND.get(key, _NEW)
+    if found is _NEW:
+        found = _FOUND[key] = _searched(*key)
+    return found  # type: ignore[no-any-return]
 
 
 def _searched(op: str, on: type[Operand], kind: Kind | None) -> tuple[Callable[..., Any], bool] | None:

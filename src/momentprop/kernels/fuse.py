@@ -17,14 +17,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
-from torch.nn import Parameter
 
 from momentprop.codegen.formula import Unprintable, record
 from momentprop.codegen.identity import Unidentified, identity_of
-from momentprop.codegen.layout import aligned, is_buildable
+from momentprop.codegen.layout import aligned, are_buildable
 from momentprop.codegen.programs import Functions, Program, program_for
 from momentprop.torch_compat.export import exporting, scripting
-from momentprop.torch_compat.functorch import forward_levels, is_forward_mode, is_wrapped
+from momentprop.torch_compat.functorch import forward_levels, is_forward_mode, is_transforming, is_wrapped
 
 Partials = tuple[tuple[Tensor, Tensor], ...]
 """For each input of a kernel: the derivative of the mean and of the variance of its result."""
@@ -79,10 +78,10 @@ def differentiable(
 ) -> tuple[Tensor, Tensor]:
     """Run any kernel, elementwise or not, so that few tensors are saved for its derivatives."""
     compiling = torch.compiler.is_compiling()
-    if elementwise:
-        results = if_built(kernel, inputs, plain, noisy)
-        if results is not None:
-            return results
+    if elementwise and not compiling:
+        program = _program(kernel, plain, noisy, inputs)
+        if program is not None:
+            return _run(program, _Source(kernel, plain, noisy), aligned(inputs))
     certain = None
     if plain is not None:
         with torch.no_grad():  # not inside the autograd function: `plain` may hold tensors under a transform
@@ -103,19 +102,15 @@ def differentiable(
 
 def if_built(
     kernel: Kernel,
-    inputs: Sequence[Tensor],
-    plain: Callable[[Tensor], Tensor] | None = None,
-    noisy: bool = False,
-    made: Callable[[], Sequence[Tensor]] | None = None,
+    like: Sequence[Tensor],
+    made: Callable[[], Sequence[Tensor]],
 ) -> tuple[Tensor, Tensor] | None:
     """Return the result of an elementwise kernel by its program, or None if that has not been built.
 
-    Where the tensors must first be made, `inputs` are others like them, and `made` returns them.
+    The program takes tensors that must first be `made`; those given are `like` them in type, device and number.
     """
-    program = None if torch.compiler.is_compiling() else _program(kernel, plain, noisy, inputs)
-    if program is None:
-        return None
-    return _run(program, _Source(kernel, plain, noisy), aligned(inputs if made is None else made()))
+    program = None if torch.compiler.is_compiling() else _program(kernel, None, False, like)
+    return None if program is None else _run(program, _Source(kernel, None, False), aligned(made()))
 
 
 class _Source(NamedTuple):
@@ -130,10 +125,7 @@ def _program(
     kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, noisy: bool, inputs: Sequence[Tensor]
 ) -> Program | None:
     """Return the built kernel for these tensors, if there is one: not under a transform, nor for tensors without data."""
-    first = inputs[0]
-    if not is_buildable(first) or scripting() or _is_transformed(inputs):
-        return None
-    if any(type(other) is not Tensor and type(other) is not Parameter for other in inputs[1:]):
+    if not are_buildable(inputs) or scripting() or is_transforming() or is_forward_mode():
         return None
     try:
         key = identity_of(kernel)
@@ -233,7 +225,7 @@ def _requires_grad(inputs: tuple[Tensor, ...]) -> bool:
 
 
 def _is_transformed(inputs: tuple[Tensor, ...]) -> bool:
-    return is_forward_mode() or any(is_wrapped(tensor) for tensor in inputs)
+    return is_forward_mode() or any(map(is_wrapped, inputs))
 
 
 def _at_finite_means(kernel: Kernel) -> Kernel:

@@ -4,8 +4,15 @@ Before torch 2.13 `torch.compiler.is_exporting` is true in every compilation; th
 flag is gone, the public function replaces it, and nothing is lost.
 """
 
+from typing import Any
+
 import torch
 
+from momentprop.torch_compat.guard import known
+
+_is_tracing: Any = known(  # the public function asks more, and every operation of a network asks this
+    "torch._C._is_tracing", otherwise=torch.jit.is_tracing, loses="nothing but time"  # type: ignore[attr-defined]
+)
 _HAS_FLAG = hasattr(torch.compiler, "_is_exporting_flag")
 
 
@@ -16,4 +23,4 @@ def exporting() -> bool:
 
 def scripting() -> bool:
     """Return whether `torch.jit.trace` is recording, which takes no autograd functions of Python."""
-    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
+    return bool(_is_tracing())

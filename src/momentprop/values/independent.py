@@ -1,5 +1,6 @@
 """The base of the values of AP2: units with a mean and a variance, assumed to be independent."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
@@ -31,11 +32,7 @@ class Independent(Uncertain):
         self.loc = as_tensor(loc, "loc")
         self.variance = _variance_like(self.loc, variance)
         if may_look_at(self.loc, validate_args):
-            _require(bool(torch.isfinite(self.loc).all()), "loc must be finite, but has NaN or infinite elements")
-            _require(
-                bool(torch.isfinite(self.variance).all()), "variance must be finite, but has NaN or infinite elements"
-            )
-            _require(bool((self.variance >= 0).all()), "variance must be non-negative, but has negative elements")
+            _require_moments(self.loc.detach(), self.variance.detach())
 
     def through(self, kernel: Any, plain: Callable[[Tensor], Tensor] | None, *more: Tensor) -> Self:
         r"""Return the value of $f(X)$ by an elementwise kernel; `plain` is $f$, and `more` are its further inputs."""
@@ -172,6 +169,16 @@ def _like(loc: Tensor, given: Tensor, name: str) -> Tensor:
         raise ValueError(
             f"{name} of shape {tuple(given.shape)} does not broadcast to loc of shape {tuple(loc.shape)}"
         ) from None
+
+
+def _require_moments(loc: Tensor, variance: Tensor) -> None:
+    """Check the data of a value, by four numbers that a GPU sends at once; a comparison with NaN is false."""
+    if loc.numel() == 0:
+        return
+    ends = torch.stack([*loc.aminmax(), *variance.aminmax()]).tolist()
+    _require(-math.inf < ends[0] <= ends[1] < math.inf, "loc must be finite, but has NaN or infinite elements")
+    _require(abs(ends[2]) < math.inf and ends[3] < math.inf, "variance must be finite, but has NaN or infinite elements")
+    _require(ends[2] >= 0, "variance must be non-negative, but has negative elements")
 
 
 def _require(condition: bool, message: str) -> None:

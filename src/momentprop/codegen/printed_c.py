@@ -90,7 +90,7 @@ def _elements(formula: Formula) -> str:
     lines += _statements(formula, names, range(len(formula.steps)))
     lines += [f"y{k}[i] = {_output(formula, names, number)};" for k, number in enumerate(formula.outputs)]
     loop = "\n".join(f"        {line}" for line in lines)
-    pragma = "#pragma omp parallel for simd schedule(static) num_threads(threads) if(threads > 1)"
+    pragma = "#pragma omp parallel for simd schedule(static) num_threads(threads) if(parallel: threads > 1)"
     return f"{pragma}\n    for (int64_t i = 0; i < n; i++) {{\n{loop}\n    }}\n"
 
 

@@ -74,13 +74,17 @@ def main() -> None:
 
 
 def record(
-    name: str, found: dict[str, Any], options: argparse.Namespace, markdown: Callable[[dict[str, Any]], str]
+    name: str,
+    found: dict[str, Any],
+    options: argparse.Namespace,
+    markdown: Callable[[dict[str, Any]], str],
+    about: dict[str, Any] | None = None,
 ) -> str:
     """Add the cases of a device to the file of all devices, and write the table of all."""
     path = options.out / f"{name}.json"
     data = json.loads(path.read_text()) if path.exists() else {}
-    about = {"torch": torch.__version__, "rounds": options.rounds, "steps": options.steps}
-    device = _device(options.device)
+    about = about or {"torch": torch.__version__, "rounds": options.rounds, "steps": options.steps}
+    device = device_name(options.device)
     before = data.get(device, {}).get("cases", {})
     data[device] = {**about, "cases": {**before, **found}}
     text = markdown(data)
@@ -104,7 +108,8 @@ def arguments(description: str | None) -> argparse.Namespace:
     return options
 
 
-def _device(name: str) -> str:
+def device_name(name: str) -> str:
+    """Return the name of the device under which its measurements are kept."""
     device = processes(name).device
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)

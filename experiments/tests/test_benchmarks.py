@@ -1,9 +1,11 @@
 """The scripts in `benchmarks/`: each adds its measurements to a file of results."""
 
+import importlib
 import importlib.util
 import json
 
 import pytest
+import torch
 
 from momentprop_experiments.repository import results_folder
 
@@ -87,3 +89,102 @@ def test_the_benchmark_of_a_step_has_the_papers_ratios(tmp_path, monkeypatch, ca
         "AP2 with analytic norm": 4.5,
     }
     assert "4.500 (4.500 to 4.500)" in capsys.readouterr().out
+
+
+@pytest.fixture
+def load(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module
+
+
+def test_speed_adds_its_groups_to_the_table_of_a_device(load, tmp_path, monkeypatch, capsys):
+    speed = load("speed")
+    monkeypatch.setattr("sys.argv", ["x", "--device", "cpu", "--quick", "--only", "ap1", "--out", str(tmp_path)])
+    speed.main()
+    monkeypatch.setattr("sys.argv", ["x", "--device", "cpu", "--quick", "--only", "tiny", "--out", str(tmp_path)])
+    speed.main()
+    (found,) = json.loads((tmp_path / "speed.json").read_text()).values()
+    assert list(found["cases"]) == ["ap1", "tiny"]
+    assert not [case for cases in found["cases"].values() for case in cases.values() if "failed" in case]
+    assert {"torch", "python", "commit", "threads"} <= set(found)
+    assert "| max_pool2d " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("group", ["forward", "backward", "methods", "sample", "calibrated", "repeated"])
+def test_every_eager_group_of_speed_runs(load, group):
+    speed, groups = load("speed"), load("speed_groups")
+    clock = load("turns").Clock(rounds=3, seconds=0.0, turn=0.0, warm_up=1)
+    found = speed.measure(group, groups.Setting("cpu", True, clock))
+    assert not [case["failed"] for case in found.values() if "failed" in case]
+    assert found or group == "repeated"
+
+
+def test_a_case_of_speed_that_fails_says_why_and_shows_its_target(load):
+    speed = load("speed")
+
+    def case():
+        raise RuntimeError("out of memory")
+
+    found = {**speed._tried(case), "target": 3.0}
+    assert speed._cells(found)[:2] == ["<= 3", "RuntimeError: out of memory"]
+
+
+def test_the_targets_of_speed_stand_beside_what_is_measured(load):
+    speed = load("speed")
+    case = {"measured": [1.0, 2.0, 3.0], "target": 2.5, "rounds": 5, "milliseconds": [0.5, 1500.0]}
+    assert speed._cells(case) == ["<= 2.5", "2 (1 to 3)", "500 µs", "1.5 s", "5"]
+
+
+def test_contenders_take_turns_and_ratios_are_those_within_a_round(load):
+    turns = load("turns")
+    order = []
+    runs = {name: lambda name=name: order.append(name) for name in "ab"}
+    rounds = turns.take_turns(runs, turns.Clock(rounds=4, seconds=0.0, turn=0.0, warm_up=1))
+    assert order == list("ab") * 2 + ["a", "b", "b", "a", "a", "b"]
+    assert len(rounds) == 3
+    found = turns.ratio([{"a": 2.0, "b": 1.0}, {"a": 40.0, "b": 10.0}, {"a": 3.0, "b": 1.0}], "a", "b")
+    assert found["measured"][1] == 3.0
+    assert found["milliseconds"] == [3000.0, 1000.0]
+
+
+def test_a_sweep_of_sizes_has_times_of_both(load):
+    scaling, groups = load("scaling"), load("speed_groups")
+    found = scaling.sweep("depth", groups.setting("cpu", quick=True))
+    assert list(found) == ["1", "4"]
+    assert all(len(case["milliseconds"]) == 2 for case in found.values())
+
+
+def test_the_peak_memory_of_a_run_counts_what_lives_at_once(load):
+    x = torch.zeros(1000, 1000)
+    peak = load("peak_memory").peak(lambda: ((x + 1) * 2 + 3).sum(), "cpu")
+    assert 8e6 <= peak < 8.1e6
+
+
+def test_contenders_that_need_no_package_are_near_the_truth(load):
+    peers, contenders = load("peers"), load("peer_contenders")
+    torch.manual_seed(0)
+    model = peers.he_initialized(peers.small_mlp()).requires_grad_(False)
+    x = torch.randn(4, 16)
+    with torch.no_grad():
+        truth = peers.drawn_truth(model, x, 4000)
+        errors = {
+            name: peers.figures(contenders.CONTENDERS[name](model, x)(x), truth)
+            for name in ("momentprop AP1", "momentprop AP2", "momentprop joint", "1000 draws", "Jacobian", "unscented")
+        }
+    assert max(each["eps_mean"] for each in errors.values()) < 0.6
+    assert all(0.8 < each["sigma"] < 1.3 for each in errors.values() if "sigma" in each)
+    assert errors["momentprop joint"]["kl"] < errors["momentprop AP1"]["kl"]
+    assert errors["Jacobian"]["eps_mean"] == errors["momentprop AP1"]["eps_mean"]
+
+
+def test_a_package_that_is_missing_is_named_in_the_table(load, monkeypatch):
+    peers = load("peers")
+
+    def absent(model, fit):
+        raise ImportError("no such package")
+
+    monkeypatch.setattr(peers, "CONTENDERS", {"absent": absent})
+    solvers, missing = peers.made(peers.small_mlp(), torch.zeros(1, 16))
+    assert not solvers
+    about = {"torch": "2", "python": "3", "commit": "c", "processor": "p", "threads": 1, "networks": {"MLP": missing}}
+    assert "ImportError: no such package" in peers.markdown(about)

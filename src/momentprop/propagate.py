@@ -225,7 +225,8 @@ def _type_for(method: str | None, family: str | None, args: Sequence[Any], kwarg
 
 
 def _type_given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> type[Value]:
-    leaves = pytree.tree_leaves((tuple(args), dict(kwargs)), is_leaf=is_value)
+    plain = not kwargs and all(type(x) is Tensor for x in args)
+    leaves = args if plain else pytree.tree_leaves((tuple(args), dict(kwargs)), is_leaf=is_value)
     types = list(dict.fromkeys(type(leaf) for leaf in leaves if is_value(leaf)))
     if not types:
         return Normal

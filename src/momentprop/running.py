@@ -100,7 +100,7 @@ class Run:
     def settled(self) -> "Run":
         """Return the run with a value in the place of the argument that `input_variance` makes random."""
         inputs = _Inputs(self.args, self.kwargs, self.input_variance)
-        args, kwargs = pytree.tree_unflatten(inputs.leaves, inputs.structure)
+        args, kwargs = inputs.arranged(inputs.leaves)
         return dataclasses.replace(self, args=args, kwargs=kwargs, input_variance=None)
 
     def items(self, batch_dim: int) -> int | None:
@@ -166,6 +166,10 @@ def is_tensor(x: Any) -> bool:
     return isinstance(x, Tensor | Value)
 
 
+def _is_leaf(x: Any) -> bool:
+    return type(x) is Tensor or is_value(x)
+
+
 def may_vectorize(model: Callable[..., Any]) -> bool:
     """Return whether draws of a model may be made at once."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
@@ -176,7 +180,11 @@ class _Inputs:
     """The arguments of a model, and the variance of one of them."""
 
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], variance: Tensor | float | None) -> None:
-        leaves, self.structure = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=is_value)
+        leaves: list[Any]
+        if not kwargs and all(map(_is_leaf, args)):  # as most often: there is nothing to take apart
+            leaves, self.structure = list(args), None
+        else:
+            leaves, self.structure = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=is_value)
         if variance is not None:
             if any(is_value(leaf) for leaf in leaves):
                 raise TypeError("input_variance was given beside an argument that is a value and has its own variance")
@@ -186,6 +194,10 @@ class _Inputs:
             leaves[first] = Normal(leaves[first], variance)
         self.leaves = leaves
         self.empty = [leaf for leaf in leaves if not is_tensor(leaf) and not leaves_of(leaf)]
+
+    def arranged(self, leaves: list[Any]) -> Any:
+        """Return these leaves as arguments and keywords."""
+        return (tuple(leaves), {}) if self.structure is None else pytree.tree_unflatten(leaves, self.structure)
 
     def require_unwritten(self) -> None:
         """Refuse draws of a model that has filled an empty object: the next draw would find it filled."""
@@ -203,7 +215,7 @@ class _Inputs:
             if id(leaf) not in copies:
                 copies[id(leaf)] = as_type(leaf, kind).copied() if is_value(leaf) else _copied(leaf)
         enter(list({id(leaf): leaf for leaf in self.leaves}.values()), list(copies.values()))
-        return pytree.tree_unflatten([copies[id(leaf)] for leaf in self.leaves], self.structure)
+        return self.arranged([copies[id(leaf)] for leaf in self.leaves])
 
 
 def _copied(x: Any) -> Any:

@@ -33,7 +33,7 @@ def angle(y: Tensor, y_variance: Tensor, x: Tensor, x_variance: Tensor) -> Momen
     here = torch.atan2(y, x)
     start = here.detach()  # angles are where they are: derivatives act on their density, so that the cut adds no terms
     left, right = _panels(y, v, x, w, start)
-    nodes, weights = constant(tuple(LEGENDRE[8]), y).reshape(-1, 2, *[1] * y.ndim).unbind(1)
+    nodes, weights = constant(LEGENDRE[8], y).reshape(-1, 2, *[1] * y.ndim).unbind(1)
     change = left.unsqueeze(1) + (right - left).unsqueeze(1) * nodes  # shape: (panels, nodes, ...)
     mass = (right - left).unsqueeze(1) * weights * _density(y, v, x, w, start, change)
     mass = mass / mass.sum((0, 1)).clamp(min=_TINY)

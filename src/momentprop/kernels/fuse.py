@@ -10,13 +10,18 @@ differentiating the kernel's own expression for them.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
+from momentprop.codegen.formula import Unprintable, record
+from momentprop.codegen.identity import Unidentified, identity_of
+from momentprop.codegen.layout import in_layout_of, is_buildable, lies_as
+from momentprop.codegen.programs import Functions, Program, program_for
 from momentprop.torch_compat.export import exporting, scripting
 from momentprop.torch_compat.functorch import forward_levels, is_forward_mode, is_wrapped
 
@@ -42,34 +47,46 @@ def fused(
     variance: Tensor,
     *more: Tensor,
     noisy: bool = False,
+    elementwise: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    r"""Mean and variance of $f(X)$ by an elementwise `kernel`, where `plain` is $f$ itself.
+    r"""Mean and variance of $f(X)$ by a `kernel`, where `plain` is $f$ itself.
 
     Inputs broadcast. Half-precision inputs are computed in float32. If `plain` is given, a certain input stays certain:
     where the variance is exactly zero, the result is exactly `plain(mean)` and its variance is zero. An infinite mean
     gives `plain(mean)` too, with the variance of the largest finite mean. A `noisy` result has a variance of its own,
-    also where the input has none.
+    also where the input has none. An `elementwise` kernel is built, if there is a compiler: see `codegen`.
     """
     dtype = mean.dtype
-    inputs = torch.broadcast_tensors(mean, variance, *more)
+    inputs: tuple[Tensor, ...] = (mean, variance, *more)
+    if more or mean.shape != variance.shape:
+        inputs = torch.broadcast_tensors(*inputs)
+    elementwise = elementwise or plain is not None
     if dtype not in (torch.float16, torch.bfloat16):
-        return differentiable(kernel, *inputs, plain=plain, noisy=noisy)
+        return differentiable(kernel, *inputs, plain=plain, noisy=noisy, elementwise=elementwise)
     inputs = tuple(tensor.float() for tensor in inputs)
     in_half = None if plain is None else lambda x: plain(x.to(dtype)).float()
-    result, spread = differentiable(kernel, *inputs, plain=in_half, noisy=noisy)
+    result, spread = differentiable(kernel, *inputs, plain=in_half, noisy=noisy, elementwise=elementwise)
     return result.to(dtype), spread.to(dtype)
 
 
 def differentiable(
-    kernel: Kernel, *inputs: Tensor, plain: Callable[[Tensor], Tensor] | None = None, noisy: bool = False
+    kernel: Kernel,
+    *inputs: Tensor,
+    plain: Callable[[Tensor], Tensor] | None = None,
+    noisy: bool = False,
+    elementwise: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Run any kernel, elementwise or not, so that few tensors are saved for its derivatives."""
+    compiling = torch.compiler.is_compiling()
+    if elementwise and not compiling:
+        program = _program(kernel, plain, noisy, inputs)
+        if program is not None:
+            return _run(program, _Source(kernel, plain, noisy), inputs)
     certain = None
     if plain is not None:
         with torch.no_grad():  # not inside the autograd function: `plain` may hold tensors under a transform
             certain = plain(inputs[0].detach())
         kernel = _at_finite_means(kernel)
-    compiling = torch.compiler.is_compiling()
     differentiated = _requires_grad(inputs)
     if not compiling and (differentiated or _is_transformed(inputs)) and not scripting():
         return _Fused.apply(kernel, certain, noisy, *inputs)[:2]  # type: ignore[no-untyped-call, no-any-return]
@@ -81,6 +98,129 @@ def differentiable(
         constants = [tensor.detach() for tensor in (mean, variance, *_flat_partials(moments))]
         return _Attached.apply(*constants, *inputs)  # type: ignore[no-untyped-call, no-any-return]
     return mean, variance
+
+
+class _Source(NamedTuple):
+    """What a program was made of, for derivatives that it does not have."""
+
+    kernel: Kernel
+    plain: Callable[[Tensor], Tensor] | None
+    noisy: bool
+
+
+def _program(
+    kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, noisy: bool, inputs: tuple[Tensor, ...]
+) -> Program | None:
+    """Return the built kernel for these tensors, if there is one: not under a transform, nor for tensors without data.
+
+    The tensors must lie in memory alike, without gaps, because a program runs over the memory from end to end.
+    """
+    first = inputs[0]
+    if not is_buildable(first) or not all(lies_as(first, other) for other in inputs[1:]) or _is_transformed(inputs):
+        return None
+    if scripting():
+        return None
+    try:
+        key = identity_of(kernel)
+    except Unidentified:
+        return None
+    try:
+        of_plain = identity_of(plain)
+    except Unidentified:
+        of_plain = Unidentified
+    wanted = partial(_functions, kernel, plain, noisy, len(inputs))
+    return program_for((key, of_plain, noisy), inputs, wanted)
+
+
+def _functions(kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, noisy: bool, arity: int) -> Functions:
+    """Return what a program of an elementwise kernel computes, as functions to record."""
+    bounded = kernel if plain is None else _at_finite_means(kernel)
+    takes_certain = plain is not None and not _is_plainly_exact(plain)
+
+    def forward(*given: Tensor) -> tuple[Tensor, ...]:
+        inputs = given[:arity]
+        certain = None if plain is None else given[arity] if takes_certain else plain(inputs[0])
+        return _exact_where_certain(bounded(*inputs), certain, noisy, inputs)
+
+    def partials(*inputs: Tensor) -> list[Tensor]:
+        moments = bounded(*inputs)
+        if moments.partials is not None:
+            return _flat_partials(moments)
+        ones = torch.ones_like(inputs[0])
+        rows = [_gradients(result, inputs, ones) for result in moments[:2]]
+        return [row[i] for i in range(arity) for row in rows]
+
+    def backward(*given: Tensor) -> list[Tensor]:
+        inputs, (of_mean, of_variance) = given[:arity], given[arity:]
+        flat = partials(*inputs)
+        return [of_mean * flat[2 * i] + of_variance * flat[2 * i + 1] for i in range(arity)]
+
+    return Functions(forward, backward, partials, (arity + takes_certain, arity + 2, arity), takes_certain)
+
+
+def _gradients(result: Tensor, inputs: Sequence[Tensor], cotangent: Tensor) -> Sequence[Tensor]:
+    return torch.autograd.grad(
+        result, inputs, cotangent, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+
+
+_EXACT = frozenset(("relu", "leaky_relu", "abs", "neg", "clamp", "clamp_min", "clamp_max"))
+
+
+def _is_plainly_exact(plain: Callable[[Tensor], Tensor]) -> bool:
+    """Return whether a printed function gives torch's own result to the last digit: one without roundings."""
+    try:
+        steps = record(lambda x: [plain(x)], 1, torch.float32).steps
+    except Unprintable:
+        return False
+    return len(steps) <= 1 and all(step.op in _EXACT for step in steps)
+
+
+def _run(program: Program, source: _Source, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Run a program, so that it can be differentiated."""
+    if _requires_grad(inputs):
+        return _Built.apply(program, source, *inputs)  # type: ignore[no-untyped-call, no-any-return]
+    return _outputs_of(program, source, inputs)
+
+
+def _outputs_of(program: Program, source: _Source, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    if program.takes_certain:
+        assert source.plain is not None
+        with torch.no_grad():
+            certain = source.plain(inputs[0].detach())
+        inputs = (*inputs, certain if lies_as(inputs[0], certain) else in_layout_of(inputs[0], certain))
+    mean, variance = program.forward(*inputs)
+    return mean, variance
+
+
+class _Built(torch.autograd.Function):
+    """Runs a program; its inputs are all that is saved."""
+
+    @staticmethod
+    def forward(ctx: Any, program: Program, source: _Source, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.program, ctx.source = program, source
+        ctx.save_for_backward(*inputs)
+        return _outputs_of(program, source, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, program = ctx.saved_tensors, ctx.program
+        if torch.is_grad_enabled():  # a second derivative will be asked for: by the formula
+            kernel, plain, noisy = ctx.source
+            kernel = kernel if plain is None else _at_finite_means(kernel)
+            results = _Fused.apply(kernel, None, noisy, *inputs)[:2]  # type: ignore[no-untyped-call]
+            wanted = [i for i, x in enumerate(inputs) if x.requires_grad]
+            found = torch.autograd.grad(results, [inputs[i] for i in wanted], grads, create_graph=True)
+            totals: list[Tensor | None] = [None] * len(inputs)
+            for i, total in zip(wanted, found, strict=True):
+                totals[i] = total
+            return None, None, *totals
+        if _is_transformed(grads):  # many gradients at once
+            flat = program.partials(*inputs)
+            return None, None, *(_dot(grads, flat[2 * i : 2 * i + 2]) for i in range(len(inputs)))
+        first = inputs[0]
+        grads = tuple(grad if lies_as(first, grad) else in_layout_of(first, grad) for grad in grads)
+        return None, None, *program.backward(*inputs, *grads)
 
 
 def _requires_grad(inputs: tuple[Tensor, ...]) -> bool:

@@ -8,16 +8,15 @@ from torch import Tensor
 from momentprop.kernels.compose import chosen
 from momentprop.kernels.fuse import Moments, Partials
 from momentprop.kernels.gated import GELU_TANH
-from momentprop.kernels.nodes import discretized, hermite
-from momentprop.kernels.smooth_rectifier import rectifier_and_remainder, remainder, smooth_rectifier
+from momentprop.kernels.nodes import CORRELATIONS, HERMITE, REMAINDERS
+from momentprop.kernels.smooth_rectifier import rectifier_and_remainder, smooth_rectifier
 from momentprop.kernels.sums import total
 from momentprop.kernels.tails import cdf, density
 
 _REACH = 1.25**2  # the variance up to which the integral over correlations is the better method
-_CORRELATIONS = discretized(lambda r: 1 - r, 0.0, 1.0, 6)
-_TABLE = remainder(lambda x: x * cdf(x), 8.0, 9)
-_TANH_NODES = hermite(21)
-_TANH_TABLE = remainder(GELU_TANH.value, 8.0, 10)
+_TABLE = REMAINDERS["gelu"]
+_TANH_NODES = HERMITE[21]
+_TANH_TABLE = REMAINDERS["gelu_tanh"]
 
 
 def gelu_moments(mean: Tensor, variance: Tensor) -> Moments:
@@ -69,7 +68,7 @@ def _by_correlation(mean: Tensor, variance: Tensor) -> Moments:
         factor, rate, (p0, p1, p2) = _product(variance, r)
         return (weight * factor * torch.exp(-rate * square) * (p0 + square * (p1 + square * p2)),)
 
-    (integral,) = total(_CORRELATIONS, integrand, mean)
+    (integral,) = total(CORRELATIONS, integrand, mean)
 
     def partials() -> Partials:
         def derivatives(r: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,7 +80,7 @@ def _by_correlation(mean: Tensor, variance: Tensor) -> Moments:
             curve = 2 * p1 + 12 * p2 * square - 2 * rate * (height + square * (rise + tilt))
             return bell * tilt, 0.5 * bell * curve
 
-        by_mean, by_variance = total(_CORRELATIONS, derivatives, mean)
+        by_mean, by_variance = total(CORRELATIONS, derivatives, mean)
         return (
             (slope, 2 * variance * slope * bend + area * mean * by_mean),
             (0.5 * bend, slope * slope + variance * (bend * bend + slope * twist) + area * by_variance),

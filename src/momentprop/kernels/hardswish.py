@@ -1,16 +1,16 @@
 r"""Moments of the hard swish $f(x) = x \min(\max(x + 3, 0), 6)/6$: zero up to $-3$, a parabola up to $3$, then $x$."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from momentprop.kernels.compose import chosen
 from momentprop.kernels.fuse import Moments, Partials
-from momentprop.kernels.smooth_rectifier import rectifier_and_remainder, remainder
+from momentprop.kernels.nodes import REMAINDERS
+from momentprop.kernels.smooth_rectifier import rectifier_and_remainder
 from momentprop.kernels.tails import standardize, tail
 
 _LIMIT = 1.0  # the largest variance at which the pieces do not cancel
-_TABLE = remainder(F.hardswish, 3.0, 8)
+_TABLE = REMAINDERS["hardswish"]
 
 
 def hardswish_moments(mean: Tensor, variance: Tensor) -> Moments:

@@ -15,11 +15,11 @@ from torch import Tensor
 from momentprop.distributions import EULER
 from momentprop.kernels.constants import constant
 from momentprop.kernels.fuse import Moments
-from momentprop.kernels.nodes import legendre
+from momentprop.kernels.nodes import LEGENDRE
 from momentprop.kernels.race import FINE, finish, tracked
 from momentprop.kernels.softmax import present, step
 
-_NODES = tuple(zip(*legendre(24), strict=True))
+_NODES = tuple(zip(*LEGENDRE[24], strict=True))
 _NEARLY_CERTAIN = 0.02
 _MOST = 8.0  # variance above which only the race is used; the clamp keeps unused results finite
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.fuse import Moments
-from momentprop.kernels.nodes import SQRT_2, legendre
+from momentprop.kernels.nodes import LEGENDRE, SQRT_2
 from momentprop.kernels.stretch import Stretch, stretch
 from momentprop.kernels.tails import erfc, tail
 
@@ -109,7 +109,7 @@ def _by_tree(mean: Tensor, variance: Tensor, pair: Pair) -> Moments:
     return level[0]
 
 
-_NODES = legendre(24)
+_NODES = LEGENDRE[24]
 _LEFT, _RIGHT = 4.2, 7.0  # reach of the window on either side of each mean, in standard deviations
 _BISECTIONS = 6
 _DEPTH = 12.5  # the window starts where the distribution function is e^-12.5

@@ -102,7 +102,7 @@ class _Panels:
         edges = [torch.full_like(mean, z) for z in equal]
         edges += [((mark - mean) * inverse).clamp(-_REACH, _REACH) for mark in marks]
         self.edges = torch.stack(edges).sort(0).values
-        rule = constant(tuple(LEGENDRE[8]), mean)
+        rule = constant(LEGENDRE[8], mean)
         self.nodes, self.weights = rule.reshape(-1, 2, *[1] * mean.ndim).unbind(1)
 
     def sums(self, integrand: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Tensor]:

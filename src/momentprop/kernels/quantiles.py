@@ -32,7 +32,7 @@ def expectation(
     last = _FIXED[-1]
     edges += [position(mark).clamp(-last, last) for mark in marks] + [end.expand_as(wide) for end in more]
     ordered = torch.stack(edges).sort(0).values
-    rule = constant(tuple(LEGENDRE[8]), wide).reshape(-1, 2, *[1] * x.ndim)
+    rule = constant(LEGENDRE[8], wide).reshape(-1, 2, *[1] * x.ndim)
     nodes, weights = rule.unbind(1)
     count = len(edges) - 1
     together = count if torch.compiler.is_compiling() or x.numel() <= _SMALL else 1

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from momentprop.distributions import EULER
 from momentprop.kernels.fuse import Moments, Partials, differentiable
-from momentprop.kernels.nodes import GUMBEL, SQRT_2, SQRT_2PI, Nodes, hermite
+from momentprop.kernels.nodes import GUMBEL, HERMITE, SQRT_2, SQRT_2PI, Nodes
 from momentprop.kernels.stretch import Stretch, stretch
 from momentprop.kernels.sums import total
 from momentprop.kernels.tails import erfc, standardize
@@ -34,9 +34,9 @@ class Precision(NamedTuple):
     wide_behind: float  # the same for a runner that is behind, whose tail alone matters
 
 
-COARSE = Precision(hermite(8), GUMBEL[6], 1.5, 1.5)
+COARSE = Precision(HERMITE[8], GUMBEL[6], 1.5, 1.5)
 """For probabilities: they are normalized, so errors of the tails cancel."""
-FINE = Precision(hermite(12), GUMBEL[12], 1.3, 1.8)
+FINE = Precision(HERMITE[12], GUMBEL[12], 1.3, 1.8)
 """For the time of the race, which depends on the tails of many runners."""
 _BEHIND = -3.0
 

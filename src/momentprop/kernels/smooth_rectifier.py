@@ -7,9 +7,6 @@ x_+^2)\,p(x)\,dx$. On each side of zero $|r|$ itself is the weight of a Gauss qu
 density is wider than their distance.
 """
 
-import math
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -17,11 +14,8 @@ from momentprop.kernels.compose import chosen
 from momentprop.kernels.fuse import Moments, Partials
 from momentprop.kernels.hermite import Local, centred
 from momentprop.kernels.hinge import hinge
-from momentprop.kernels.nodes import SQRT_2PI, Nodes, discretized
+from momentprop.kernels.nodes import SQRT_2PI, Nodes, Remainder
 from momentprop.kernels.sums import total
-
-Remainder = list[tuple[float, float, float]]
-"""Nodes $x$ with the coefficients of the density there in $R$ and in $C$."""
 
 
 def smooth_rectifier(
@@ -36,23 +30,6 @@ def smooth_rectifier(
     near = centred(value, local, variance.clamp(max=limit), nodes)
     far = rectifier_and_remainder(mean, variance.clamp(min=limit), table)
     return chosen(variance <= limit, near, far)
-
-
-def remainder(function: Callable[[Tensor], Tensor], span: float, nodes: int) -> Remainder:
-    r"""The quadrature for $r$, of one sign on each side of zero, with `nodes` on either side of zero, up to `span`."""
-    return _on_side(function, -1.0, span, nodes) + _on_side(function, 1.0, span, nodes)
-
-
-def _on_side(function: Callable[[Tensor], Tensor], side: float, span: float, nodes: int) -> Remainder:
-    def gap(x: Tensor) -> Tensor:
-        return function(side * x) - torch.relu(side * x)
-
-    table = []
-    for x, weight in discretized(lambda x: gap(x).abs(), 0.0, span, nodes, points=10_001):
-        at = torch.tensor(x, dtype=torch.float64)
-        signed = math.copysign(weight, gap(at).item())
-        table.append((side * x, signed, signed * (function(side * at) + torch.relu(side * at)).item()))
-    return table
 
 
 def rectifier_and_remainder(mean: Tensor, variance: Tensor, table: Remainder) -> Moments:

@@ -1,7 +1,5 @@
 r"""Moments of smooth rectifiers: softplus, SiLU and Mish."""
 
-from functools import partial
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,15 +7,15 @@ from torch import Tensor
 from momentprop.kernels.fuse import Moments
 from momentprop.kernels.gated import MISH, SILU
 from momentprop.kernels.hermite import Change, Local
-from momentprop.kernels.nodes import HERMITE, hermite
-from momentprop.kernels.smooth_rectifier import remainder, smooth_rectifier
+from momentprop.kernels.nodes import HERMITE, REMAINDERS
+from momentprop.kernels.smooth_rectifier import smooth_rectifier
 
 _THRESHOLD = 50.0  # from here on torch's softplus may give x
-_softplus_nodes = hermite(23)
-_softplus_table = remainder(partial(F.softplus, threshold=_THRESHOLD), 22.0, 13)
-_silu_nodes = hermite(27)
-_silu_table = remainder(SILU.value, 22.0, 14)
-_mish_table = remainder(MISH.value, 22.0, 14)
+_softplus_nodes = HERMITE[23]
+_softplus_table = REMAINDERS["softplus"]
+_silu_nodes = HERMITE[27]
+_silu_table = REMAINDERS["silu"]
+_mish_table = REMAINDERS["mish"]
 
 
 def softplus_moments(mean: Tensor, variance: Tensor) -> Moments:

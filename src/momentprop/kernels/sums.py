@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from momentprop.codegen.formula import recording
 from momentprop.kernels.constants import constant
 
 Terms = Callable[..., tuple[Tensor, ...]]
@@ -19,7 +20,8 @@ def total(rows: Iterable[Sequence[float]], terms: Terms, like: Tensor) -> list[T
     `terms` gets one row of numbers or, for a small tensor or a compiler that fuses the sum, all rows at once as columns
     that broadcast along a new first dimension. It must be elementwise in tensors of the shape of `like`.
     """
-    if torch.compiler.is_compiling() or like.numel() <= (_SMALL_ON_CPU if like.is_cpu else _SMALL_ELSEWHERE):
+    small = like.numel() <= (_SMALL_ON_CPU if like.is_cpu else _SMALL_ELSEWHERE)
+    if torch.compiler.is_compiling() or (small and not recording()):
         columns = constant(tuple(zip(*rows, strict=True)), like)
         return [term.sum(0) for term in terms(*columns.reshape(*columns.shape, *[1] * like.ndim))]
     sums: list[Tensor] = []

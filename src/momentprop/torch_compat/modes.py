@@ -40,7 +40,7 @@ def entered() -> list[Any]:
 
 def restore(wanted: list[Any]) -> None:
     """Make these modes the active ones again, whatever an interrupted call has entered or left."""
-    if _pop is None or _push is None:
+    if _pop is None or _push is None or not (wanted or _depth()):
         return
     common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], zip(entered(), wanted, strict=False)))
     while _depth() > common:

@@ -137,7 +137,8 @@ class Replica:
         new: nn.Module = object.__new__(type(module))
         self.new[id(module)] = new
         self.pairs.append((module, new))
-        new.__dict__ = state = state.copy()
+        state = state.copy()
+        object.__setattr__(new, "__dict__", state)  # past that of modules, which looks for parameters
         for name in _DICTIONARIES:
             state[name] = state[name].copy()
         children = state["_modules"]

@@ -1,0 +1,6 @@
+"""Kernels compiled from their own formulas: recorded once, printed as C or Triton, and built behind the scenes.
+
+A kernel is written once, in torch. `formula` records the operations that it makes. `printed_c` and `printed_triton`
+print them as one loop over the elements, which `c_library` and `triton_launch` build and call. `programs` knows which
+kernels have been built; until then, and where there is no compiler, the formula itself runs.
+"""

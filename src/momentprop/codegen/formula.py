@@ -1,0 +1,233 @@
+"""Records which operations a kernel makes, so that they can be printed as one loop over the elements."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Reference = int
+"""The number of a result: inputs come first, then the steps in their order."""
+
+
+class Unprintable(Exception):  # noqa: N818 (an outcome, not an error of the caller)
+    """A kernel makes an operation that cannot be printed."""
+
+
+class Step(NamedTuple):
+    """One operation: its name, its arguments (references and numbers), and what its result is."""
+
+    op: str
+    arguments: tuple[Any, ...]
+    dtype: torch.dtype
+    wide: bool  # it has an element for each element of a row, and not one for the whole row
+
+
+class Reference_(NamedTuple):  # noqa: N801 (a marker, apart from numbers)
+    """An argument that is the result of an input or a step."""
+
+    number: int
+
+
+class Formula(NamedTuple):
+    """What a kernel computes, element by element or row by row."""
+
+    dtype: torch.dtype
+    inputs: tuple[bool, ...]  # whether each is wide
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+    row: int | None = None  # the length of a row, if sums along rows occur
+
+    def kind(self, number: int) -> tuple[torch.dtype, bool]:
+        """Return the type of a result, and whether it is wide."""
+        if number < len(self.inputs):
+            return self.dtype, self.inputs[number]
+        step = self.steps[number - len(self.inputs)]
+        return step.dtype, step.wide
+
+
+_RECORDING = threading.local()
+
+
+def recording() -> bool:
+    """Return whether a formula is being recorded: then a sum over nodes is written out."""
+    return getattr(_RECORDING, "on", False)
+
+
+def record(
+    function: Callable[..., Sequence[Tensor]], inputs: int, dtype: torch.dtype, row: int | None = None
+) -> Formula:
+    """Record a function of as many tensors, elementwise or, with a length of `row`, along the last dimension.
+
+    Raises `Unprintable` where the function does what no loop can.
+    """
+    shape = (2, 3) if row is None else (2, row)
+    given = [torch.empty(shape, dtype=dtype, device="meta", requires_grad=True) for _ in range(inputs)]
+    recorder = _Recorder(given, row)
+    _RECORDING.on = True
+    try:
+        with torch.enable_grad(), recorder:
+            results = function(*given)
+        outputs = tuple(recorder.number_of(result) for result in results)
+    except Unprintable:
+        raise
+    except Exception as error:  # meta tensors have no data to look at
+        raise Unprintable(str(error)) from error
+    finally:
+        _RECORDING.on = False
+    return _pruned(Formula(dtype, (True,) * inputs, tuple(recorder.steps), outputs, row))
+
+
+class _Recorder(TorchDispatchMode):
+    """Numbers the results of operations on tensors without data."""
+
+    def __init__(self, inputs: Sequence[Tensor], row: int | None) -> None:
+        super().__init__()
+        self.steps: list[Step] = []
+        self.row = row
+        self.arity = len(inputs)
+        self.kept: list[Tensor] = list(inputs)  # a freed tensor would leave its identity to another
+        self.numbers: dict[int, int] = {id(tensor): number for number, tensor in enumerate(inputs)}
+        self.known: dict[tuple[Any, ...], int] = {}
+
+    def number_of(self, tensor: Tensor) -> int:
+        """Return the number of a tensor."""
+        found = self.numbers.get(id(tensor))
+        if found is None:
+            raise Unprintable("a tensor of unknown content")
+        return found
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Torch calls this for every operation below autograd."""
+        kwargs = kwargs or {}
+        name = function.overloadpacket.__name__
+        if name == "_local_scalar_dense":
+            raise Unprintable("a look at the data")
+        result = function(*args, **kwargs)
+        if not isinstance(result, Tensor):
+            raise Unprintable(name)
+        number = self._taken(name, function, args, kwargs, result)
+        self.kept.append(result)
+        self.numbers[id(result)] = number
+        if name.endswith("_") and not name.endswith("__"):
+            self.numbers[id(args[0])] = number
+        return result
+
+    def _taken(self, name: str, function: Any, args: Any, kwargs: Any, result: Tensor) -> int:
+        op = name.rstrip("_") if name not in _KEPT_NAMES else name
+        values = {argument.name: argument.default_value for argument in function._schema.arguments}
+        values.update(zip(values, args, strict=False))
+        values.update(kwargs)
+        if op in _SAME and result.dtype == _first(values).dtype:
+            return self._same(_first(values), result)
+        if op in ("_to_copy", "clone", "to"):
+            return self._step("convert", (self._of(_first(values)),), result)
+        if op in _CONSTANTS:
+            return self._step("constant", (float(_constant(op, values)),), result)
+        if op in _ROWS:
+            return self._along_row(op, values, result)
+        if op not in _OPERANDS:
+            raise Unprintable(name)
+        operands = tuple(self._operand(values[each]) for each in _OPERANDS[op])
+        if op in ("add", "sub", "rsub") and values.get("alpha", 1) != 1:
+            raise Unprintable(f"{op} with alpha")
+        if op == "div" and values.get("rounding_mode") is not None:
+            raise Unprintable("a rounded division")
+        return self._step(op, operands, result)
+
+    def _operand(self, given: Any) -> Any:
+        return self._of(given) if isinstance(given, Tensor) else given
+
+    def _of(self, tensor: Tensor) -> Reference_:
+        if id(tensor) not in self.numbers and tensor.device.type == "cpu" and tensor.ndim == 0:
+            return Reference_(self._step("constant", (float(tensor),), tensor))
+        return Reference_(self.number_of(tensor))
+
+    def _same(self, source: Tensor, result: Tensor) -> int:
+        number = self.number_of(source)
+        if result.shape[-1:] != source.shape[-1:] and result.ndim and result.shape[-1] != 1:
+            return self._step("spread", (Reference_(number),), result)
+        return number
+
+    def _along_row(self, op: str, values: dict[str, Any], result: Tensor) -> int:
+        source, dims = values["self"], values.get("dim")
+        dims = [dims] if isinstance(dims, int) else list(dims or ())
+        along = [d % source.ndim for d in dims] == [source.ndim - 1] and values.get("keepdim", False)
+        if self.row is None or not along:
+            raise Unprintable(f"{op} not along a row")
+        return self._step(op, (self._of(source),), result)
+
+    def _step(self, op: str, arguments: tuple[Any, ...], result: Tensor) -> int:
+        if result.dtype not in (torch.float32, torch.float64, torch.bool):
+            raise Unprintable(f"{op} of type {result.dtype}")
+        if result.ndim > 2 or (self.row is None and result.numel() not in (1, 6)):
+            raise Unprintable(f"{op} changes the shape")
+        wide = bool(result.ndim) and result.shape[-1] != 1 and (result.ndim == 2 or self.row is not None)
+        step = Step(op, arguments, result.dtype, wide)
+        if step not in self.known:  # a kernel and its derivatives repeat themselves
+            self.known[step] = self.arity + len(self.steps)
+            self.steps.append(step)
+        return self.known[step]
+
+
+def _first(values: dict[str, Any]) -> Any:
+    return next(iter(values.values()))
+
+
+def _constant(op: str, values: dict[str, Any]) -> Any:
+    if op in ("zeros_like", "new_zeros", "zeros"):
+        return 0.0
+    if op in ("ones_like", "new_ones", "ones"):
+        return 1.0
+    return values["fill_value"] if "fill_value" in values else values["s"]
+
+
+def _pruned(formula: Formula) -> Formula:
+    """Return the formula without steps that no output needs."""
+    arity = len(formula.inputs)
+    needed: set[int] = set()
+    left = [number for number in formula.outputs if number >= arity]
+    while left:
+        number = left.pop()
+        if number not in needed:
+            needed.add(number)
+            arguments = formula.steps[number - arity].arguments
+            left += [each.number for each in arguments if isinstance(each, Reference_) and each.number >= arity]
+    order = {number: arity + place for place, number in enumerate(sorted(needed))}
+    order.update((number, number) for number in range(arity))
+
+    def renumbered(step: Step) -> Step:
+        arguments = (Reference_(order[x.number]) if isinstance(x, Reference_) else x for x in step.arguments)
+        return step._replace(arguments=tuple(arguments))
+
+    steps = tuple(renumbered(formula.steps[number - arity]) for number in sorted(needed))
+    return formula._replace(steps=steps, outputs=tuple(order[number] for number in formula.outputs))
+
+
+_SAME = frozenset("detach alias expand view _unsafe_view clone lift_fresh lift_fresh_copy _to_copy to positive".split())
+_CONSTANTS = frozenset("zeros_like ones_like full_like scalar_tensor new_zeros new_ones new_full full zeros ones".split())
+_ROWS = frozenset("sum mean amax amin".split())
+_KEPT_NAMES = frozenset()
+_UNARY = (
+    "abs neg exp exp2 log log1p expm1 sqrt rsqrt reciprocal sin cos tanh sigmoid erf erfc sign sgn relu logical_not "
+    "bitwise_not isinf isnan atan"
+)
+_BINARY = "add sub mul div minimum maximum logical_and logical_or bitwise_and bitwise_or gt lt ge le eq ne"
+_OPERANDS: dict[str, tuple[str, ...]] = {
+    **{op: ("self",) for op in _UNARY.split()},
+    **{op: ("self", "other") for op in _BINARY.split()},
+    "rsub": ("self", "other"),
+    "pow": ("self", "exponent"),
+    "where": ("condition", "self", "other"),
+    "clamp": ("self", "min", "max"),
+    "clamp_min": ("self", "min"),
+    "clamp_max": ("self", "max"),
+    "nan_to_num": ("self", "nan", "posinf", "neginf"),
+    "leaky_relu": ("self", "negative_slope"),
+    "threshold_backward": ("grad_output", "self", "threshold"),
+    "tanh_backward": ("grad_output", "output"),
+    "sigmoid_backward": ("grad_output", "output"),
+    "masked_fill": ("self", "mask", "value"),
+}

@@ -1,0 +1,37 @@
+"""Tells whether two kernels compute the same, though they are different objects."""
+
+import functools
+import types
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+
+_NUMBERS = (bool, int, float, str, bytes, type(None), torch.dtype)
+
+
+class Unidentified(Exception):  # noqa: N818 (an outcome, not an error of the caller)
+    """A kernel holds something of which one cannot tell whether it changes: a tensor, say."""
+
+
+def identity_of(x: Any) -> Hashable:
+    """Return a key that is equal for functions of the same code that hold the same numbers and functions.
+
+    Kernels are often made anew for every call, by `partial` or inside another function.
+    """
+    kind = type(x)
+    if kind in _NUMBERS:
+        return kind, x
+    if kind is types.FunctionType:
+        if x.__closure__ is None and x.__defaults__ is None:
+            return x.__code__ if x.__code__.co_name == "<lambda>" else x  # type: ignore[no-any-return]
+        cells = () if x.__closure__ is None else tuple(identity_of(cell.cell_contents) for cell in x.__closure__)
+        return x.__code__, cells, identity_of(x.__defaults__)
+    if kind is functools.partial:
+        named = tuple((name, identity_of(value)) for name, value in x.keywords.items())
+        return functools.partial, identity_of(x.func), identity_of(x.args), named
+    if kind in (tuple, list) or hasattr(x, "_fields"):
+        return kind, tuple(identity_of(item) for item in x)
+    if kind is types.BuiltinFunctionType or kind is types.BuiltinMethodType:
+        return x  # type: ignore[no-any-return]
+    raise Unidentified(kind.__name__)

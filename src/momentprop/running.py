@@ -6,26 +6,36 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from momentprop import fallbacks
 from momentprop.dispatch.context import Watcher
+from momentprop.folding import Folding
 from momentprop.mode import Propagation, warn_of_draw
 from momentprop.randomness import Foreign
 from momentprop.recording import Recording
 from momentprop.torch_compat import pytrees as pytree
-from momentprop.torch_compat.modules import RunningNorm
+from momentprop.torch_compat.modules import RunningNorm, is_of_torch
 from momentprop.torch_compat.replica import Replica
 from momentprop.undoing import leaves_no_trace, undo_at_the_end, undo_now
 from momentprop.values import Normal, Sample, Value
 from momentprop.values.conversion import as_type, as_values, copied, is_floating, is_value
+from momentprop.values.folded import Fold, Folded, NotFolded
 from momentprop.values.structures import CLOSED, leaves_of, mapped
 
 Pass = Callable[[], tuple[Any, dict[str, Any]]]
 """Runs a model once, and gives its output and what was recorded."""
+
+
+class FoldedPass(NamedTuple):
+    """What a pass with draws in one batch gives: its output, what was recorded, and the bytes of all that was made."""
+
+    output: Any
+    recorded: dict[str, Any]
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,7 @@ class Run:
         Every pass runs on a replica of the model and on copies of its arguments. So the model and its arguments stay
         as they were, and no pass sees what another wrote.
         """
-        inputs = _Inputs(self.args, self.kwargs, self.input_variance)
+        inputs = self.inputs
         propagation = Propagation(kind, fallbacks.named(self.fallback), watcher)
         record = recording or Recording(self.model, kind, False)
         watching = watcher or Watcher()
@@ -81,6 +91,28 @@ class Run:
         with _seeded(self.seed, kind is Sample):
             yield run
 
+    @leaves_no_trace
+    def folded(self, recording: Recording, count: int, most: int) -> FoldedPass:
+        """Run the model once for a number of draws that lie in one batch; `by` has made it ready.
+
+        The draws of the output and of what is recorded are stacked along a new first dimension. The pass is given up if
+        the model may mix draws, or makes more than `most` bytes.
+        """
+        fold = Fold(count, most)
+        replica = self._replica(Sample)
+        if replica.shared:
+            raise NotFolded("a module that is compiled")
+        recording.start()
+        given, named = self.inputs.folded(fold)
+        with recording.on(replica), Folding(fold):
+            output = replica.model(*given, **named)
+            output = output if self.then is None else self.then(output)
+        if fold.refused or not fold.bytes:
+            raise NotFolded("the model")
+        self.inputs.require_unwritten()
+        draws = functools.partial(_stacked, fold)
+        return FoldedPass(mapped(draws, output), mapped(draws, recording.values), fold.bytes)
+
     def _replica(self, kind: type[Value]) -> Replica:
         """Return the replica for one pass: with dropout that acts, and for a draw with buffers of its own."""
         replica = Replica(self.model)
@@ -99,8 +131,7 @@ class Run:
 
     def settled(self) -> "Run":
         """Return the run with a value in the place of the argument that `input_variance` makes random."""
-        inputs = _Inputs(self.args, self.kwargs, self.input_variance)
-        args, kwargs = inputs.arranged(inputs.leaves)
+        args, kwargs = self.inputs.arranged(self.inputs.leaves)
         return dataclasses.replace(self, args=args, kwargs=kwargs, input_variance=None)
 
     def items(self, batch_dim: int) -> int | None:
@@ -155,6 +186,16 @@ class Run:
         """Whether the model has modules to look into."""
         return isinstance(self.model, nn.Module)
 
+    @functools.cached_property
+    def inputs(self) -> "_Inputs":
+        """The arguments, with a value where `input_variance` makes one random."""
+        return _Inputs(self.args, self.kwargs, self.input_variance)
+
+    @property
+    def is_of_torch(self) -> bool:
+        """Whether all code of the model is torch's or ours, so that it draws no numbers from elsewhere."""
+        return self.then is None and isinstance(self.model, nn.Module) and is_of_torch(self.model)
+
     @property
     def may_vectorize(self) -> bool:
         """Whether draws may be made at once: not where a module in training keeps running statistics."""
@@ -164,6 +205,17 @@ class Run:
 def is_tensor(x: Any) -> bool:
     """Return whether an argument is a tensor or a value."""
     return isinstance(x, Tensor | Value)
+
+
+def _stacked(fold: Fold, x: Any) -> Any:
+    """Return the draws along a new first dimension; of what is no floating-point tensor, the first draw."""
+    if isinstance(x, Folded):
+        draws = x.unfolded()
+    elif isinstance(x, Sample) or is_floating(x):
+        draws = fold.stacked(x.loc if isinstance(x, Sample) else x)
+    else:
+        return x
+    return Sample.of(draws) if draws.is_floating_point() else draws[0]
 
 
 def _is_leaf(x: Any) -> bool:
@@ -198,6 +250,20 @@ class _Inputs:
     def arranged(self, leaves: list[Any]) -> Any:
         """Return these leaves as arguments and keywords."""
         return (tuple(leaves), {}) if self.structure is None else pytree.tree_unflatten(leaves, self.structure)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all tensors among the arguments, a value counted as one."""
+        tensors = (leaf for leaf in self.leaves if is_tensor(leaf))
+        return sum(leaf.shape.numel() * leaf.dtype.itemsize for leaf in tensors)
+
+    def folded(self, fold: Fold) -> Any:
+        """Return copies of the arguments, with draws in one batch in the places of the values."""
+        copies: dict[int, Any] = {}
+        for leaf in self.leaves:
+            if id(leaf) not in copies:
+                copies[id(leaf)] = fold.drawn(leaf.sample(fold.count)) if is_value(leaf) else _copied(leaf)
+        return self.arranged([copies[id(leaf)] for leaf in self.leaves])
 
     def require_unwritten(self) -> None:
         """Refuse draws of a model that has filled an empty object: the next draw would find it filled."""

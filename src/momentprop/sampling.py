@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from momentprop.randomness import REPLAYS, Foreign, repeated
 from momentprop.torch_compat.batching import RefuseWrong
 from momentprop.values import Estimate, JointEstimate
+from momentprop.values.folded import TooLarge
 
 MEMORY = 2**29
 """The memory, in bytes, for the tensors of the draws that `vmap` makes at once.
@@ -25,6 +26,13 @@ On a GPU it is a sixteenth of the free memory if that is more, because many smal
 
 Draw = Callable[[], Sequence[Tensor]]
 """A function that makes one draw of several tensors."""
+
+
+FIRST = 64
+"""The most draws of a first batch, whose size in memory is not yet known."""
+
+GROWTH = 256
+"""The bytes that all results in a model are taken to have for each byte of its arguments, before they are counted."""
 
 
 class RunningMoments:
@@ -138,12 +146,13 @@ def stream(
     together: bool = True,
     title: str = "sampling",
     moments_of: Callable[[Tensor], RunningMoments] | None = None,
+    batches: "Batches | None" = None,
 ) -> list[Estimate]:
     """Estimate the moments of the tensors of `draw` from a number of draws; `moments_of` says what accumulates them."""
     moments: list[RunningMoments] = []
     dtypes: list[torch.dtype] = []
     with torch.no_grad():
-        for drawn in chunks(draw, samples, together=together, title=title):
+        for drawn in chunks(draw, samples, together=together, title=title, batches=batches):
             if not moments:
                 moments = [moments_of(tensor) if moments_of else RunningMoments() for tensor in drawn]
                 dtypes = [torch.promote_types(tensor.dtype, torch.float32) for tensor in drawn]
@@ -152,14 +161,74 @@ def stream(
     return [moment.estimate(dtype) for moment, dtype in zip(moments, dtypes, strict=True)]
 
 
-def chunks(draw: Draw, samples: int, *, together: bool = True, title: str = "sampling") -> Iterator[Sequence[Tensor]]:
+class Batches:
+    """Makes draws as one batch, without `vmap`, where a model is known to keep the items of a batch apart."""
+
+    def __init__(self, size: int, is_known: bool) -> None:
+        self.size = size  # bytes of the arguments
+        self.is_known = is_known  # all code is known to draw by torch's generators alone
+
+    def make(self, count: int, most: int) -> tuple[Sequence[Tensor], int]:
+        """Return stacked draws and the bytes that they took, or raise `NotFolded`."""
+        raise NotImplementedError
+
+    def repeat(self) -> bool:
+        """Return whether draws depend on torch's generators alone; a first one counts bytes."""
+        made = self.make(1, 0)
+        self.size = made[1] // GROWTH
+        return repeated(lambda: self.make(1, 0)[0]) is not None
+
+    def all(self, samples: int) -> Iterator[tuple[int, Sequence[Tensor]]]:
+        """Make draws within the memory and yield their numbers and the draws, until something speaks against it."""
+        done, count = 0, min(samples, FIRST, max(MEMORY // max(GROWTH * self.size, 1), 1))
+        while done < samples:
+            others = None if self.is_known else Foreign()
+            try:
+                draws, size = self.make(count, 2 * MEMORY)
+            except TooLarge:
+                count = 1
+                continue
+            except Exception:  # it may be the model's own: then single draws meet it again
+                return
+            if others is not None and others.have_drawn:
+                return
+            yield count, draws
+            done += count
+            if done < samples:
+                most = _budget(draws[0].device) if draws else MEMORY
+                count = min(samples - done, max(most * count // max(size, 1), 1))
+
+
+def chunks(
+    draw: Draw, samples: int, *, together: bool = True, title: str = "sampling", batches: Batches | None = None
+) -> Iterator[Sequence[Tensor]]:
     """Make draws and yield some at a time, stacked along a new first dimension.
 
-    If `together` is set and torch supports it, `vmap` makes several draws at once, as many as `MEMORY` allows. It makes
-    Python's and numpy's random numbers once for all of them, so where the draws use such numbers, they are made singly.
-    So they are where `vmap` is known to be wrong, and where its draws have another shape than a single one or are all
-    the same, though single draws differ.
+    If `together` is set, `batches` makes as many draws at once as `MEMORY` allows. Where it cannot, `vmap` does, if
+    torch supports it. It makes Python's and numpy's random numbers once for all of them, so where the draws use such
+    numbers, they are made singly. So they are where `vmap` is known to be wrong, and where its draws have another shape
+    than a single one or are all the same, though single draws differ.
     """
+    done = 0
+    if batches is not None and together and _may_batch(batches, samples):
+        for count, draws in batches.all(samples):
+            yield draws
+            done += count
+    if done < samples:
+        yield from _by_vmap(draw, samples - done, together, title)
+
+
+def _may_batch(batches: Batches, samples: int) -> bool:
+    if batches.is_known:
+        return True
+    try:
+        return samples > 2 * REPLAYS and batches.repeat()
+    except Exception:  # as above
+        return False
+
+
+def _by_vmap(draw: Draw, samples: int, together: bool, title: str) -> Iterator[Sequence[Tensor]]:
+    """Make draws by `vmap`, or singly."""
     with progress(samples, title) as bar:
         with _Bytes() as counted:
             first = draw()

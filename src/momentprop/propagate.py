@@ -132,6 +132,7 @@ def propagate(
     if outputs is not None and then is None and not follows:
         then = functools.partial(_chosen, outputs, batch_dim)
     run = Run(model, args, kwargs, input_variance, dropout, fallback, seed, then)
+    run = run.settled() if method == "sample" else run
     watcher = None if calibration is None else calibration.corrections(model, kind, dropout)
     recording = Recording(model, kind, record, _copied_as_normal if probes else None)
     kind = with_probes(probes) if probes else kind
@@ -257,7 +258,7 @@ class _Folds(Batches):
     """Makes the draws of a run as batches, and keeps the first output and what was recorded."""
 
     def __init__(self, run: Run, recording: Recording) -> None:
-        super().__init__(size=run.inputs.nbytes, is_known=run.is_of_torch)
+        super().__init__(size=run.nbytes, is_known=run.is_of_torch)
         self.run, self.recording = run, recording
         self.first: Any = None
 
@@ -266,7 +267,7 @@ class _Folds(Batches):
         output, recorded, size = self.run.folded(self.recording, count, most)
         if self.first is None:
             self.first = output, recorded
-        return _draws_in((output, recorded)), size
+        return _draws_in((output, recorded) if recorded else output), size
 
 
 def _estimated(
@@ -286,8 +287,8 @@ def _estimated(
         return _draws_in(output)
 
     estimates = iter(stream(draw, samples, together=together, moments_of=moments, batches=folds))
-    structure = kept[0] if kept else folds.first
-    return mapped(lambda leaf: next(estimates) if isinstance(leaf, Sample) else leaf, structure)
+    structure = kept[0] if kept or folds is None else folds.first
+    return tuple(mapped(lambda leaf: next(estimates) if isinstance(leaf, Sample) else leaf, part) for part in structure)
 
 
 def _draws_in(output: Any) -> list[Tensor]:

@@ -60,7 +60,7 @@ class Run:
         Every pass runs on a replica of the model and on copies of its arguments. So the model and its arguments stay
         as they were, and no pass sees what another wrote.
         """
-        inputs = self.inputs
+        inputs = _Inputs(self.args, self.kwargs, self.input_variance)
         propagation = Propagation(kind, fallbacks.named(self.fallback), watcher)
         record = recording or Recording(self.model, kind, False)
         watching = watcher or Watcher()
@@ -91,7 +91,6 @@ class Run:
         with _seeded(self.seed, kind is Sample):
             yield run
 
-    @leaves_no_trace
     def folded(self, recording: Recording, count: int, most: int) -> FoldedPass:
         """Run the model once for a number of draws that lie in one batch; `by` has made it ready.
 
@@ -99,19 +98,21 @@ class Run:
         the model may mix draws, or makes more than `most` bytes.
         """
         fold = Fold(count, most)
-        replica = self._replica(Sample)
-        if replica.shared:
-            raise NotFolded("a module that is compiled")
+        inputs = _Inputs(self.args, self.kwargs, self.input_variance)
         recording.start()
-        given, named = self.inputs.folded(fold)
-        with recording.on(replica), Folding(fold):
-            output = replica.model(*given, **named)
-            output = output if self.then is None else self.then(output)
-        if fold.refused or not fold.bytes:
-            raise NotFolded("the model")
-        self.inputs.require_unwritten()
+        given, named = inputs.folded(fold)
+        if self.is_of_torch and not self.dropout and not recording.paths:
+            output = _run_folded(self.model, fold, given, named)  # which assigns nothing to itself
+        else:
+            replica = self._replica(Sample)
+            if replica.shared:
+                raise NotFolded("a module that is compiled")
+            with recording.on(replica):
+                output = _run_folded(replica.model, fold, given, named, self.then)
+        inputs.require_unwritten()
         draws = functools.partial(_stacked, fold)
-        return FoldedPass(mapped(draws, output), mapped(draws, recording.values), fold.bytes)
+        recorded = mapped(draws, recording.values) if recording.values else {}
+        return FoldedPass(mapped(draws, output), recorded, fold.bytes)
 
     def _replica(self, kind: type[Value]) -> Replica:
         """Return the replica for one pass: with dropout that acts, and for a draw with buffers of its own."""
@@ -131,7 +132,8 @@ class Run:
 
     def settled(self) -> "Run":
         """Return the run with a value in the place of the argument that `input_variance` makes random."""
-        args, kwargs = self.inputs.arranged(self.inputs.leaves)
+        inputs = _Inputs(self.args, self.kwargs, self.input_variance)
+        args, kwargs = inputs.arranged(inputs.leaves)
         return dataclasses.replace(self, args=args, kwargs=kwargs, input_variance=None)
 
     def items(self, batch_dim: int) -> int | None:
@@ -186,12 +188,13 @@ class Run:
         """Whether the model has modules to look into."""
         return isinstance(self.model, nn.Module)
 
-    @functools.cached_property
-    def inputs(self) -> "_Inputs":
-        """The arguments, with a value where `input_variance` makes one random."""
-        return _Inputs(self.args, self.kwargs, self.input_variance)
-
     @property
+    def nbytes(self) -> int:
+        """The bytes of all tensors among the arguments; a value counts as one."""
+        leaves = pytree.tree_leaves((self.args, self.kwargs), is_leaf=is_tensor)
+        return sum(leaf.shape.numel() * leaf.dtype.itemsize for leaf in leaves if is_tensor(leaf))
+
+    @functools.cached_property
     def is_of_torch(self) -> bool:
         """Whether all code of the model is torch's or ours, so that it draws no numbers from elsewhere."""
         return self.then is None and isinstance(self.model, nn.Module) and is_of_torch(self.model)
@@ -205,6 +208,23 @@ class Run:
 def is_tensor(x: Any) -> bool:
     """Return whether an argument is a tensor or a value."""
     return isinstance(x, Tensor | Value)
+
+
+@leaves_no_trace
+def _run_folded(
+    model: Callable[..., Any],
+    fold: Fold,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    then: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Run a model with draws that lie in one batch, and make sure that it has not met an operation that mixes them."""
+    with Folding(fold):
+        output = model(*args, **kwargs)
+        output = output if then is None else then(output)
+    if fold.refused or not fold.bytes:
+        raise NotFolded("the model")
+    return output
 
 
 def _stacked(fold: Fold, x: Any) -> Any:
@@ -250,12 +270,6 @@ class _Inputs:
     def arranged(self, leaves: list[Any]) -> Any:
         """Return these leaves as arguments and keywords."""
         return (tuple(leaves), {}) if self.structure is None else pytree.tree_unflatten(leaves, self.structure)
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all tensors among the arguments, a value counted as one."""
-        tensors = (leaf for leaf in self.leaves if is_tensor(leaf))
-        return sum(leaf.shape.numel() * leaf.dtype.itemsize for leaf in tensors)
 
     def folded(self, fold: Fold) -> Any:
         """Return copies of the arguments, with draws in one batch in the places of the values."""

@@ -35,23 +35,27 @@ GROWTH = 256
 """The bytes that all results in a model are taken to have for each byte of its arguments, before they are counted."""
 
 
+_ZERO = torch.zeros(())
+
+
 class RunningMoments:
     r"""Running central moments $M_k = \sum_i (x_i - \bar x)^k$ up to the fourth, for the error of the variance."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.mean: Tensor = torch.zeros(())
+        self.mean: Tensor = _ZERO
         self.powers: tuple[Tensor, Tensor, Tensor] = (self.mean, self.mean, self.mean)  # M2, M3, M4
 
     def add(self, draws: Tensor) -> None:
         """Add draws, stacked along the first dimension."""
         draws = draws.double()
-        new = RunningMoments()
+        new = RunningMoments() if self.count else self
         new.count, new.mean = draws.shape[0], draws.mean(0)
         centred = draws - new.mean
         square = centred * centred
-        new.powers = (square.sum(0), (square * centred).sum(0), (square * square).sum(0))
-        self.merge(new)
+        new.powers = (square.sum(0), centred.mul_(square).sum(0), square.square_().sum(0))
+        if new is not self:
+            self.merge(new)
 
     def merge(self, other: "RunningMoments") -> None:
         """Add the draws behind other moments, such as those of another process."""
@@ -79,9 +83,10 @@ class RunningMoments:
         and the biased variance $\sigma^2$ of the draws. With the unbiased one, a fair coin would have no error.
         """
         n = self.count
-        variance = self.powers[0] / (n - 1)
-        of_variance = (self.powers[2] / n - (self.powers[0] / n) ** 2 * ((n - 3) / (n - 1))).clamp(min=0.0) / n
-        parts = (self.mean, variance, (variance / n).sqrt(), of_variance.sqrt())
+        second, _, fourth = self.powers
+        variance = second / (n - 1)
+        of_variance = torch.addcmul(fourth, second, second, value=-(n - 3) / (n * (n - 1))).clamp(min=0.0)
+        parts = (self.mean, variance, (variance / n).sqrt(), of_variance.sqrt() / n)
         return Estimate.of(*(part.to(dtype) for part in parts))
 
 

@@ -1,5 +1,6 @@
 """The base of the values of AP2: units with a mean and a variance, assumed to be independent."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
@@ -31,11 +32,10 @@ class Independent(Uncertain):
         self.loc = as_tensor(loc, "loc")
         self.variance = _variance_like(self.loc, variance)
         if may_look_at(self.loc, validate_args):
-            _require(bool(torch.isfinite(self.loc).all()), "loc must be finite, but has NaN or infinite elements")
-            _require(
-                bool(torch.isfinite(self.variance).all()), "variance must be finite, but has NaN or infinite elements"
-            )
-            _require(bool((self.variance >= 0).all()), "variance must be non-negative, but has negative elements")
+            _require(_is_finite(self.loc), "loc must be finite, but has NaN or infinite elements")
+            if isinstance(variance, Tensor) or not 0 <= variance < torch.finfo(self.loc.dtype).max:
+                _require(_is_finite(self.variance), "variance must be finite, but has NaN or infinite elements")
+                _require(bool((self.variance >= 0).all()), "variance must be non-negative, but has negative elements")
 
     def through(self, kernel: Any, plain: Callable[[Tensor], Tensor] | None, *more: Tensor) -> Self:
         r"""Return the value of $f(X)$ by an elementwise kernel; `plain` is $f$, and `more` are its further inputs."""
@@ -172,6 +172,11 @@ def _like(loc: Tensor, given: Tensor, name: str) -> Tensor:
         raise ValueError(
             f"{name} of shape {tuple(given.shape)} does not broadcast to loc of shape {tuple(loc.shape)}"
         ) from None
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Return whether all elements are finite: they are if their sum is, which is found faster."""
+    return math.isfinite(tensor.detach().sum()) or bool(torch.isfinite(tensor).all())
 
 
 def _require(condition: bool, message: str) -> None:

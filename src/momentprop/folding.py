@@ -10,12 +10,11 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.distributions import Distribution
 from torch.overrides import TorchFunctionMode
 
-from momentprop.dispatch import Call, Kind
+from momentprop.dispatch import Call
 from momentprop.dispatch.kinds import Elementwise, Linear, Noise, Operation
 from momentprop.dispatch.operand import values_in
 from momentprop.dispatch.rule_table import find, made_function, operation_named, operations
@@ -30,6 +29,8 @@ Function = Callable[..., Any]
 
 class Step:
     """An operation that meets draws in one batch."""
+
+    __slots__ = ("args", "fold", "function", "kwargs", "op", "values")
 
     def __init__(self, fold: Fold, op: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.fold, self.op, self.function, self.args, self.kwargs = fold, op, function, args, kwargs
@@ -95,7 +96,7 @@ class Folding(TorchFunctionMode):
 
     def _run(self, step: Step, in_place: bool) -> Any:
         how = ways().get(step.op)
-        if how is None or "out" in step.kwargs or not _is_ours(find(step.op, Sample), how):
+        if how is None or "out" in step.kwargs or not _is_ours(find(step.op, Sample)):
             self.fold.refuse(step.op)
         for value in step.values:
             step.require(type(value) is Folded and value.fold is self.fold)
@@ -151,8 +152,9 @@ def _folded(value: Folded) -> Tensor:
 
 def _pointwise(step: Step) -> Any:
     """Run a function of elements that lie at one place, which tensors of other shapes are broadcast to."""
-    values = step.values
-    first = values[0].folded
+    values, first = step.values, step.values[0].folded
+    if len(values) == 1 and values[0] is step.args[0] and not step.kwargs and len(step.args) == 1:
+        return step.function(first)
     plain = [x for x in (*step.args, *step.kwargs.values()) if isinstance(x, Tensor)]
     rank = max(x.ndim for x in (*(value.folded for value in values), *plain))
     fits = all(x.folded.ndim == rank and x.folded.shape[0] == first.shape[0] for x in values[1:])
@@ -212,9 +214,9 @@ def _noisy(step: Step) -> Any:
     return x - draw_like(x, noise)
 
 
-def _is_ours(rule: Function | None, how: How) -> bool:
-    """Return whether a rule for draws, if there is one, is that of a unit of the library."""
-    return rule is None or (how in (_noise, _noisy) and rule.__module__.startswith("momentprop."))
+def _is_ours(rule: Function | None) -> bool:
+    """Return whether a rule for draws, if there is one, is of the library, so that the way of the operation fits."""
+    return rule is None or rule.__module__.startswith("momentprop.")
 
 
 def _is_flat(shape: Sequence[int], rank: int) -> bool:
@@ -342,8 +344,8 @@ _SIZED = ("rand", "randn")
 _HIDDEN = frozenset("fractional_max_pool2d fractional_max_pool3d rrelu".split())
 """What may draw random numbers, unseen by the mode."""
 
-_ELEMENTS = """acos acosh asin asinh atan atanh bernoulli bool ceil copysign cosh digamma empty_like eq erfc erfinv float
-    floor fmax fmin fmod frac full_like ge greater greater_equal gt hypot int isfinite isinf isnan le less less_equal
+_ELEMENTS = """acos acosh asin asinh atan atanh bernoulli bool ceil copysign cosh digamma empty_like eq erfc erfinv
+    float floor fmax fmin fmod frac full_like ge greater greater_equal gt hypot int isfinite isinf isnan le less less_equal
     lgamma log_sigmoid logaddexp logical_and logical_not logical_or logical_xor logit long lt masked_fill nan_to_num ne
     not_equal ones_like positive rand_like randn_like remainder round sgn sinc sinh tan trunc where xlogy zeros_like
     detach binary_step softsign""".split()
@@ -405,15 +407,16 @@ def ways() -> dict[str, How]:
 def _derived() -> Iterator[tuple[Operation, How]]:
     for operation in operations():
         body = made_function(operation.name)
-        ours = body is None or body.__module__.startswith("momentprop.")
         if isinstance(operation, Noise):
-            if ours:
+            if body is None or body.__module__.startswith("momentprop."):
                 yield operation, _noise
-        elif body is not None or operation.kind is Kind.COMPOSITE and operation.along is None:
-            continue
-        elif operation.along is not None:
+        elif body is None and operation.along is not None:
             yield operation, _along
-        elif isinstance(operation, Elementwise) or operation.pointwise is not None:
+        elif body is None and _is_pointwise(operation):
             yield operation, _pointwise
-        elif isinstance(operation, Linear) and (operation.diagonal or operation.converts):
-            yield operation, _pointwise
+
+
+def _is_pointwise(operation: Operation) -> bool:
+    if isinstance(operation, Linear) and (operation.diagonal or operation.converts):
+        return True
+    return isinstance(operation, Elementwise) or operation.pointwise is not None

@@ -288,7 +288,10 @@ def _estimated(
 
     estimates = iter(stream(draw, samples, together=together, moments_of=moments, batches=folds))
     structure = kept[0] if kept or folds is None else folds.first
-    return tuple(mapped(lambda leaf: next(estimates) if isinstance(leaf, Sample) else leaf, part) for part in structure)
+    return tuple(
+        mapped(lambda leaf: next(estimates) if isinstance(leaf, Sample) else leaf, part) if part != {} else part
+        for part in structure
+    )
 
 
 def _draws_in(output: Any) -> list[Tensor]:

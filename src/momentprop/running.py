@@ -191,7 +191,8 @@ class Run:
     @property
     def nbytes(self) -> int:
         """The bytes of all tensors among the arguments; a value counts as one."""
-        leaves = pytree.tree_leaves((self.args, self.kwargs), is_leaf=is_tensor)
+        simple = not self.kwargs and all(map(is_tensor, self.args))
+        leaves = self.args if simple else pytree.tree_leaves((self.args, self.kwargs), is_leaf=is_tensor)
         return sum(leaf.shape.numel() * leaf.dtype.itemsize for leaf in leaves if is_tensor(leaf))
 
     @functools.cached_property
@@ -210,7 +211,6 @@ def is_tensor(x: Any) -> bool:
     return isinstance(x, Tensor | Value)
 
 
-@leaves_no_trace
 def _run_folded(
     model: Callable[..., Any],
     fold: Fold,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from momentprop.randomness import REPLAYS, Foreign, repeated
+from momentprop.randomness import REPLAYS, Foreign, are_same, aside, repeated
 from momentprop.torch_compat.batching import RefuseWrong
 from momentprop.values import Estimate, JointEstimate
 from momentprop.values.folded import TooLarge
@@ -178,10 +178,14 @@ class Batches:
         raise NotImplementedError
 
     def repeat(self) -> bool:
-        """Return whether draws depend on torch's generators alone; a first one counts bytes."""
-        made = self.make(1, 0)
-        self.size = made[1] // GROWTH
-        return repeated(lambda: self.make(1, 0)[0]) is not None
+        """Return whether draws depend on torch's generators alone, and note the bytes of one of them."""
+
+        def single() -> Sequence[Tensor]:
+            draws, size = self.make(1, 0)
+            self.size = size // GROWTH
+            return draws
+
+        return repeated(single) is not None
 
     def all(self, samples: int) -> Iterator[tuple[int, Sequence[Tensor]]]:
         """Make draws within the memory and yield their numbers and the draws, until something speaks against it."""
@@ -235,16 +239,18 @@ def _may_batch(batches: Batches, samples: int) -> bool:
 def _by_vmap(draw: Draw, samples: int, together: bool, title: str) -> Iterator[Sequence[Tensor]]:
     """Make draws by `vmap`, or singly."""
     with progress(samples, title) as bar:
+        before = repeated(draw, REPLAYS - 1) if together and samples > 2 * REPLAYS else None
+        others = Foreign()
         with _Bytes() as counted:
             first = draw()
         yield [tensor.unsqueeze(0) for tensor in first]
         bar.update(1)
-        another = repeated(draw) if together and first and samples > 2 * REPLAYS else None
-        done, chunk = 1, 1 if another is None else _budget(first[0].device) // max(counted.total, 1)
+        alone = before is None or not first or bool(others.have_drawn) or not are_same(before, first)
+        done, chunk = 1, 1 if alone else _budget(first[0].device) // max(counted.total, 1)
         while done < samples:
             chunk = min(chunk, samples - done)
             draws = _several(draw, chunk) if chunk > 1 else None
-            if draws is None or (another is not None and chunk > 1 and not _alike(draws, first, another)):
+            if draws is None or not _alike(draws, first, draw):
                 chunk, draws = 1, [tensor.unsqueeze(0) for tensor in draw()]
             yield draws
             bar.update(chunk)
@@ -255,14 +261,19 @@ def _budget(device: torch.device) -> int:
     return max(MEMORY, torch.cuda.mem_get_info(device)[0] // 16) if device.type == "cuda" else MEMORY
 
 
-def _alike(draws: Sequence[Tensor], first: Sequence[Tensor], another: Sequence[Tensor]) -> bool:
-    """Return whether stacked draws have the shapes of two single ones, and differ where these do."""
-    for many, one, two in zip(draws, first, another, strict=True):
+def _alike(draws: Sequence[Tensor], first: Sequence[Tensor], draw: Draw) -> bool:
+    """Return whether stacked draws have the shapes of a single one, and differ where single ones do."""
+    for many, one in zip(draws, first, strict=True):
         if many.shape[1:] != one.shape or many.dtype != one.dtype:
             return False
-        if one.shape == two.shape and not torch.equal(one, two) and bool((many == many[:1]).all()):
-            return False
-    return True
+    same = [bool((many == many[:1]).all()) for many in draws]
+    if not any(same):
+        return True
+    other = aside(draw)
+    return not any(
+        is_same and one.shape == two.shape and not torch.equal(one, two)
+        for is_same, one, two in zip(same, first, other, strict=True)
+    )
 
 
 def _several(draw: Draw, count: int) -> Sequence[Tensor] | None:

@@ -55,7 +55,7 @@ class Fold:
 
 
 class Folded(Sample):
-    """Draws of shape (b, ...) as one tensor of shape (draws * b, ...), which a model sees as one draw of shape (b, ...).
+    """Draws of shape (b, ...) as one tensor of shape (draws * b, ...), which a model sees as one draw.
 
     So a model finds the sizes that it would find in a single draw, and cannot read an element. The operations are
     those of `momentprop.folding`; all others are refused.

@@ -279,6 +279,16 @@ def test_a_batch_that_grows_too_large_is_given_up(monkeypatch, passes):
     assert passes == [1, *[3] * 8]
 
 
+def test_draws_of_vmap_that_are_all_the_same_are_made_singly(monkeypatch):
+    def one_for_all(function, **_):
+        return lambda batch: tuple(draw.expand(len(batch), *draw.shape) for draw in function(batch[0]))
+
+    monkeypatch.setattr(torch.func, "vmap", one_for_all)
+    torch.manual_seed(0)
+    (found,) = momentprop.sampling.stream(lambda: [torch.randn(3)], 300)
+    torch.testing.assert_close(found.variance, torch.ones(3), rtol=0.3, atol=0.0)
+
+
 def test_a_covariance_is_that_of_draws_in_one_batch(passes):
     layer, x = nn.Linear(4, 2), _in(4)
     found = propagate(layer, x, method="sample", input_variance=0.3, covariance=True, samples=20_000, seed=0)

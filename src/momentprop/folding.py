@@ -344,11 +344,13 @@ _SIZED = ("rand", "randn")
 _HIDDEN = frozenset("fractional_max_pool2d fractional_max_pool3d rrelu".split())
 """What may draw random numbers, unseen by the mode."""
 
-_ELEMENTS = """acos acosh asin asinh atan atanh bernoulli bool ceil copysign cosh digamma empty_like eq erfc erfinv
-    float floor fmax fmin fmod frac full_like ge greater greater_equal gt hypot int isfinite isinf isnan le less less_equal
-    lgamma log_sigmoid logaddexp logical_and logical_not logical_or logical_xor logit long lt masked_fill nan_to_num ne
-    not_equal ones_like positive rand_like randn_like remainder round sgn sinc sinh tan trunc where xlogy zeros_like
-    detach binary_step softsign""".split()
+_ELEMENTS = """
+    acos acosh asin asinh atan atanh bernoulli binary_step bool ceil copysign cosh detach digamma empty_like eq erfc
+    erfinv float floor fmax fmin fmod frac full_like ge greater greater_equal gt hypot int isfinite isinf isnan le
+    less less_equal lgamma log_sigmoid logaddexp logical_and logical_not logical_or logical_xor logit long lt
+    masked_fill nan_to_num ne not_equal ones_like positive rand_like randn_like remainder round sgn sinc sinh
+    softsign tan trunc where xlogy zeros_like
+""".split()
 """Functions of each element that the table does not know as such."""
 
 _LISTED: dict[str, How] = {

@@ -38,8 +38,8 @@ def _states() -> dict[str, Any]:
 def repeated(draw: Callable[[], Sequence[Tensor]], times: int = REPLAYS) -> Sequence[Tensor] | None:
     """Return a draw that depends on torch's generators alone: it comes out the same when they are wound back.
 
-    Otherwise return None. The generators are left as they were. A source that is asked in few draws only may go unnoticed, unless it is Python's or numpy's
-    global generator.
+    Otherwise return None. The generators are left as they were. A source that is asked in few draws only may go
+    unnoticed, unless it is Python's or numpy's global generator.
     """
     others = Foreign()
     found = []

@@ -20,7 +20,7 @@ from momentprop.dispatch.operand import values_in
 from momentprop.dispatch.rule_table import find, made_function, operation_named, operations
 from momentprop.dispatch.spelling import spelled
 from momentprop.functional.noise import draw_like
-from momentprop.mode import DRAWS
+from momentprop.randomness import DRAWS
 from momentprop.values import Sample
 from momentprop.values.folded import Fold, Folded
 
@@ -120,10 +120,9 @@ class Folding(TorchFunctionMode):
         acts = operation.acts(Call(operation, args, kwargs, ()))
         if not acts and op not in DRAWS and op not in _HIDDEN and made_function(op) is None:
             return step.function(*args, **kwargs)
-        first = args[0] if args else None
         writes = kwargs.get("inplace") or step.function.__name__.endswith("_")
-        step.require(type(first) is Tensor and first.is_floating_point() and first.ndim > 0 and not writes)
-        return self._run(Step(self.fold, op, step.function, [self.fold.lifted(first), *args[1:]], kwargs), False)
+        step.require(len(args) > 0 and type(args[0]) is Tensor and args[0].is_floating_point() and not writes)
+        return self._run(Step(self.fold, op, step.function, [self.fold.lifted(args[0]), *args[1:]], kwargs), False)
 
     def _wrapped(self, step: Step, result: Any) -> Any:
         """Return the tensors of a result as draws; a view and what it is a view of are marked."""

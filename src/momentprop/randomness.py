@@ -11,6 +11,13 @@ from torch import Tensor
 REPLAYS = 3
 """How often a draw is made from the same state of torch's generators."""
 
+DRAWS = frozenset(
+    "bernoulli bernoulli_ binomial cauchy_ exponential_ geometric_ gumbel_softmax log_normal_ multinomial normal "
+    "normal_ poisson rand rand_like randint randint_like randn randn_like random_ randperm uniform_ "
+    "_sample_dirichlet _standard_gamma".split()
+)
+"""The names of torch's functions that draw random numbers."""
+
 
 class Foreign:
     """The global generators of Python and numpy, as they were when this was made."""

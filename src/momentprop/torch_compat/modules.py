@@ -67,7 +67,8 @@ def is_of_torch(model: nn.Module) -> bool:
     if any(_GLOBAL_HOOKS):
         return False
     for module in model.modules():
-        ours = _origin(type(module))
+        kind: Any = type(module)
+        ours = _origin(kind)
         if not ours or hooks_before(module) or hooks_after(module) or "forward" in vars(module):
             return False
         if ours == "momentprop" and not all(map(_is_harmless, vars(module).values())):
@@ -76,7 +77,7 @@ def is_of_torch(model: nn.Module) -> bool:
 
 
 @functools.cache
-def _origin(kind: type[nn.Module]) -> str:
+def _origin(kind: Any) -> str:
     """Return whose module a class is, torch's or ours, or nothing."""
     package, _, rest = kind.__module__.partition(".nn.")
     name = rest.removeprefix("modules.")

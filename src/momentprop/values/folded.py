@@ -82,14 +82,15 @@ class Folded(Sample):
 
     def unfolded(self) -> Tensor:
         """Return the draws along a new first dimension."""
-        return self.folded.unflatten(0, (self.fold.count, -1))
+        draws: Tensor = self.folded.unflatten(0, (self.fold.count, -1))  # type: ignore[no-untyped-call]
+        return draws
 
     @property
     def _first(self) -> Tensor:
         return self.folded
 
     @property
-    def shape(self) -> torch.Size:  # type: ignore[override]
+    def shape(self) -> torch.Size:
         """The shape of one draw."""
         first, *rest = self.folded.shape
         return torch.Size([first // self.fold.count, *rest])
@@ -111,6 +112,6 @@ class Folded(Sample):
     def _refused(self, *_: Any, **__: Any) -> NoReturn:
         self.fold.refuse("what asks for elements or memory")
 
-    loc = property(_refused)  # type: ignore[assignment]
+    loc = property(_refused)
     nelement = numel
     stride = storage_offset = is_contiguous = sample = __bool__ = __array__ = __getstate__ = _refused

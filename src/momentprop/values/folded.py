@@ -82,7 +82,7 @@ class Folded(Sample):
 
     def unfolded(self) -> Tensor:
         """Return the draws along a new first dimension."""
-        draws: Tensor = self.folded.unflatten(0, (self.fold.count, -1))  # type: ignore[no-untyped-call]
+        draws: Tensor = self.folded.unflatten(0, (self.fold.count, -1))
         return draws
 
     @property

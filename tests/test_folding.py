@@ -235,6 +235,38 @@ def test_noise_makes_draws_of_a_plain_tensor(passes):
         _agrees(found, torch.stack([model(ids) for _ in range(SAMPLES)]))
 
 
+class Attending(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, dropout=0.5, batch_first=True)
+
+    def forward(self, x):
+        return F.dropout(self.attention(x, x, x)[0], 0.1)
+
+
+@pytest.mark.parametrize("model", [Attending(), lambda x: F.dropout(x * F.rrelu(x, 0.1, 0.9, True), 0.1)])
+def test_noise_inside_of_a_function_of_plain_tensors_is_noticed(model):
+    x = _in(3, 4)
+    found = propagate(model, x, method="sample", samples=SAMPLES, seed=0)
+    with torch.no_grad():
+        _agrees(found, torch.stack([model(x) for _ in range(SAMPLES)]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x + torch.ops.aten.bernoulli(torch.full((1, 4), 0.5)),
+        lambda x: torch.func.vmap(lambda row: row.softmax(-1))(x),
+        torch.compile(lambda x: x - x.mean(), backend="eager"),
+    ],
+    ids=["aten", "vmap", "compiled"],
+)
+def test_calls_that_are_no_ordinary_functions(function):
+    x = _in(4)
+    found = propagate(function, x, method="sample", input_variance=0.3, samples=SAMPLES, seed=0)
+    _agrees(found, _singly(function, x, 0.3))
+
+
 def test_a_certain_model_has_no_variance():
     found = propagate(nn.Linear(4, 2), _in(4), method="sample", samples=20)
     assert (found.variance < 1e-12).all()

@@ -20,7 +20,7 @@ from momentprop.dispatch.operand import values_in
 from momentprop.dispatch.rule_table import find, made_function, operation_named, operations
 from momentprop.dispatch.spelling import spelled
 from momentprop.functional.noise import draw_like
-from momentprop.randomness import DRAWS
+from momentprop.randomness import DRAWS, are_same, torch_states
 from momentprop.values import Sample
 from momentprop.values.folded import Fold, Folded
 
@@ -118,8 +118,11 @@ class Folding(TorchFunctionMode):
             return self.fold.value(_sized(step))
         operation = operation_named(op)
         acts = operation.acts(Call(operation, args, kwargs, ()))
-        if not acts and op not in DRAWS and op not in _HIDDEN and made_function(op) is None:
-            return step.function(*args, **kwargs)
+        if not acts and op not in DRAWS and made_function(op) is None:
+            before = torch_states()
+            result = step.function(*args, **kwargs)
+            step.require(are_same(before, torch_states()))  # it may draw inside, as attention does: once for all draws
+            return result
         writes = kwargs.get("inplace") or step.function.__name__.endswith("_")
         step.require(len(args) > 0 and type(args[0]) is Tensor and args[0].is_floating_point() and not writes)
         return self._run(Step(self.fold, op, step.function, [self.fold.lifted(args[0]), *args[1:]], kwargs), False)
@@ -340,9 +343,6 @@ def _numbers(arguments: Sequence[Any]) -> list[Any]:
 
 
 _SIZED = ("rand", "randn")
-_HIDDEN = frozenset("fractional_max_pool2d fractional_max_pool3d rrelu".split())
-"""What may draw random numbers, unseen by the mode."""
-
 _ELEMENTS = """
     acos acosh asin asinh atan atanh bernoulli binary_step bool ceil copysign cosh detach digamma empty_like eq erfc
     erfinv float floor fmax fmin fmod frac full_like ge greater greater_equal gt hypot int isfinite isinf isnan le

@@ -42,6 +42,12 @@ def _states() -> dict[str, Any]:
     return states
 
 
+def torch_states() -> list[Tensor]:
+    """Return the states of torch's generators, on the CPU and on the GPUs that are in use."""
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return [torch.get_rng_state(), *on_gpus]
+
+
 def repeated(draw: Callable[[], Sequence[Tensor]], times: int = REPLAYS) -> Sequence[Tensor] | None:
     """Return a draw that depends on torch's generators alone: it comes out the same when they are wound back.
 

@@ -72,6 +72,7 @@ class Folding(TorchFunctionMode):
     def __init__(self, fold: Fold) -> None:
         super().__init__()
         self.fold = fold
+        self.ways: dict[str, How] = {}  # of the operations met so far
 
     def __torch_function__(
         self,
@@ -95,9 +96,8 @@ class Folding(TorchFunctionMode):
             raise
 
     def _run(self, step: Step, in_place: bool) -> Any:
-        how = ways().get(step.op)
-        if how is None or "out" in step.kwargs or not _is_ours(find(step.op, Sample)):
-            self.fold.refuse(step.op)
+        how = self.ways.get(step.op) or self._way(step.op)
+        step.require("out" not in step.kwargs)
         for value in step.values:
             step.require(type(value) is Folded and value.fold is self.fold)
         if in_place or step.kwargs.get("inplace"):
@@ -110,6 +110,14 @@ class Folding(TorchFunctionMode):
             with self:
                 return step.given("function", 1)(self.fold.value(result))
         return self._wrapped(step, result)
+
+    def _way(self, op: str) -> How:
+        """Return how an operation is run; a rule for draws that is not of the library speaks against it."""
+        how, rule = ways().get(op), find(op, Sample)
+        if how is None or not (rule is None or rule.__module__.startswith("momentprop.")):
+            self.fold.refuse(op)
+        self.ways[op] = how
+        return how
 
     def _on_plain(self, step: Step) -> Any:
         """Apply an operation without a draw among its arguments; noise makes draws of the first one."""
@@ -214,11 +222,6 @@ def _noisy(step: Step) -> Any:
     x, noise = step.alone.folded, step.given("noise", 2, "normal")
     step.require(isinstance(noise, str) or _is_flat(noise.batch_shape, x.ndim))
     return x - draw_like(x, noise)
-
-
-def _is_ours(rule: Function | None) -> bool:
-    """Return whether a rule for draws, if there is one, is of the library, so that the way of the operation fits."""
-    return rule is None or rule.__module__.startswith("momentprop.")
 
 
 def _is_flat(shape: Sequence[int], rank: int) -> bool:

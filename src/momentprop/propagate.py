@@ -146,7 +146,7 @@ def propagate(
         with run.by(kind, recording, watcher) as once:
             if method == "sample":
                 moments = _moments(run.items(batch_dim or 0), batch_dim) if covariance else None
-                folds = None if watcher is not None or is_known_to_transform() else _Folds(run, recording)
+                folds = None if watcher is not None or is_known_to_transform() else Folds(run, recording)
                 output, recorded = _estimated(once, samples, run.may_vectorize, moments, folds)
             else:
                 output, recorded = once()
@@ -254,12 +254,18 @@ def _moments(items: int | None, batch_dim: int | None) -> Callable[[Tensor], Run
     return of_items
 
 
-class _Folds(Batches):
-    """Makes the draws of a run as batches, and keeps the first output and what was recorded."""
+class Folds(Batches):
+    """Makes the draws of a run as batches, and keeps the first output and what was recorded.
 
-    def __init__(self, run: Run, recording: Recording) -> None:
+    `tensors_of` takes the tensors from an output and what was recorded, whose draws are stacked; by default all.
+    """
+
+    def __init__(
+        self, run: Run, recording: Recording, tensors_of: Callable[[Any, dict[str, Any]], list[Tensor]] | None = None
+    ) -> None:
         super().__init__(size=run.nbytes, is_known=run.is_of_torch)
         self.run, self.recording = run, recording
+        self.tensors_of = tensors_of or _all_draws
         self.first: Any = None
 
     def make(self, count: int, most: int) -> tuple[Sequence[Tensor], int]:
@@ -267,7 +273,11 @@ class _Folds(Batches):
         output, recorded, size = self.run.folded(self.recording, count, most)
         if self.first is None:
             self.first = output, recorded
-        return _draws_in((output, recorded) if recorded else output), size
+        return self.tensors_of(output, recorded), size
+
+
+def _all_draws(output: Any, recorded: dict[str, Any]) -> list[Tensor]:
+    return _draws_in((output, recorded) if recorded else output)
 
 
 def _estimated(
@@ -275,7 +285,7 @@ def _estimated(
     samples: int,
     together: bool,
     moments: Callable[[Tensor], RunningMoments] | None,
-    folds: _Folds | None,
+    folds: Folds | None,
 ) -> Any:
     """Return the result of many runs, with an `Estimate` in the place of every draw, and what was recorded."""
     kept: list[Any] = []

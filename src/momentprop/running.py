@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -236,6 +237,14 @@ def _stacked(fold: Fold, x: Any) -> Any:
     else:
         return x
     return Sample.of(draws) if draws.is_floating_point() else draws[0]
+
+
+def of_each_draw(function: Callable[[Any], Any], output: Any) -> Any:
+    """Apply a function that moves elements to each draw of an output, whose draws are stacked."""
+    count = next(len(leaf.loc) for leaf in leaves_of(output) if isinstance(leaf, Sample))
+    fold = Fold(count, sys.maxsize)
+    result = function(mapped(lambda x: fold.drawn(x.loc) if isinstance(x, Sample) else x, output))
+    return mapped(functools.partial(_stacked, fold), result)
 
 
 def _is_leaf(x: Any) -> bool:

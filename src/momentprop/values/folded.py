@@ -1,11 +1,12 @@
 """Several draws that lie behind each other along the first dimension of one tensor."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor
 
+from momentprop.torch_compat.modes import bare
 from momentprop.values.certain import Sample
 
 
@@ -76,9 +77,11 @@ class Folded(Sample):
         """Refuse an operation that the running fold has not seen."""
         raise NotFolded("without_rule")
 
-    def each(self, function: Any) -> "Folded":
-        """Apply a function that converts or copies elements."""
-        return Folded(function(self.folded), self.fold)
+    def each(self, function: Callable[[Tensor], Any]) -> "Folded":
+        """Apply a function that moves or converts elements to every draw."""
+        with bare():
+            draws = torch.func.vmap(function)(self.unfolded())
+        return Folded(draws.flatten(0, 1), self.fold)
 
     def unfolded(self) -> Tensor:
         """Return the draws along a new first dimension."""

@@ -51,17 +51,6 @@ def _singly(model, x, variance):
         return torch.stack([model(x + variance**0.5 * torch.randn_like(x)) for _ in range(SAMPLES)])
 
 
-class Plain(nn.Module):
-    """A model with code of its own."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
 W = torch.randn(5, 4, generator=torch.Generator().manual_seed(2)) / 2
 ITEMS = torch.randn(B, 4, generator=torch.Generator().manual_seed(3))
 SQUARE = torch.randn(4, 4, generator=torch.Generator().manual_seed(4)) / 2
@@ -95,7 +84,7 @@ KEEPS = {
     "stack": ((4,), lambda x: torch.stack((x, x.abs()), -1)),
     "split": ((4,), lambda x: (lambda a, b: a * b)(*x.chunk(2, 1))),
     "index": ((4, 2), lambda x: x[:, 1:3, 0] + x[..., 0, :1]),
-    "pad": ((4,), lambda x: F.pad(x, (1, 0)).flip(1)),
+    "pad": ((4,), lambda x: F.pad(x, (1, 0)).flip([1])),
     "attention": ((4, 2), lambda x: F.scaled_dot_product_attention(x, x + 1, x)),
     "in place": ((4,), _in_place),
     "noise of its shape": ((4,), lambda x: x + torch.randn_like(x)),
@@ -109,8 +98,8 @@ KEEPS = {
 @pytest.mark.parametrize("name", KEEPS)
 def test_what_keeps_items_apart_is_drawn_in_one_batch(name, passes):
     shape, function = KEEPS[name]
-    x, model = _in(*shape), Plain(function)
-    found = propagate(model, x, method="sample", input_variance=0.3, samples=SAMPLES, seed=0)
+    x = _in(*shape)
+    found = propagate(function, x, method="sample", input_variance=0.3, samples=SAMPLES, seed=0)
     assert max(passes) > SAMPLES // 2
     _agrees(found, _singly(function, x, 0.3))
 
@@ -121,7 +110,7 @@ class Remembering(nn.Module):
         self.register_buffer("state", torch.zeros(4))
 
     def forward(self, x):
-        self.state += x.mean(0)
+        self.state += x.mean(1).sum()
         return x + self.state
 
 
@@ -141,11 +130,11 @@ MIXES = {
     "items as features": ((4,), lambda x: F.linear(x.T, torch.ones(2, B))),
     "the first item": ((4,), lambda x: x * x[0]),
     "items by a list": ((4,), lambda x: x[[0, 0, 1]]),
-    "items in another order": ((4,), lambda x: x.flip(0)),
+    "items in another order": ((4,), lambda x: x.flip([0])),
     "cat of items": ((4,), lambda x: torch.cat((x, x))),
     "convolution without items": ((4, 4), lambda x: F.conv2d(x, torch.ones(1, B, 2, 2))),
     "one item as features": ((), lambda x: F.linear(x, torch.ones(2, B))),
-    "a random branch": ((4,), lambda x: x * 2 if bool((x > 0).all(1).any()) else x),
+    "a random branch": ((4,), lambda x: x * 2 if bool((x > 0.5).sum() > 5) else x),
     "an element": ((4,), lambda x: x * x[0, 0].item()),
     "a loop over items": ((4,), lambda x: torch.stack([row * i for i, row in enumerate(x)])),
     "a random weight": ((4,), lambda x: F.linear(x, torch.randn(5, 4))),
@@ -159,17 +148,20 @@ MIXES = {
 def test_what_mixes_items_is_not(name, passes):
     shape, function = MIXES[name]
     x = _in(*shape)
-    found = propagate(Plain(function), x, method="sample", input_variance=0.3, samples=SAMPLES, seed=0)
+    found = propagate(function, x, method="sample", input_variance=0.3, samples=SAMPLES, seed=0)
     assert not passes
     _agrees(found, _singly(function, x, 0.3))
 
 
-@pytest.mark.parametrize("model", [Remembering(), Catching()], ids=["a buffer", "a caught refusal"])
-def test_modules_that_mix_items(model, passes):
+@pytest.mark.parametrize(
+    ("model", "by_hand"),
+    [(Remembering(), lambda x: x + x.mean(1).sum()), (Catching(), lambda x: x.softmax(0))],
+    ids=["a buffer", "a caught refusal"],
+)
+def test_modules_that_mix_items(model, by_hand, passes):
     x = _in(4)
     found = propagate(model, x, method="sample", input_variance=0.3, samples=SAMPLES, seed=0)
     assert not passes
-    by_hand = (lambda x: x + x.mean(0)) if isinstance(model, Remembering) else (lambda x: x.softmax(0))
     _agrees(found, _singly(by_hand, x, 0.3))
 
 
@@ -181,10 +173,11 @@ def test_batch_norm_in_training_is_not_drawn_in_one_batch(passes):
 
 def test_random_numbers_from_elsewhere_are_drawn_singly(passes):
     random.seed(0)
-    own = random.Random(0)
-    for noise in (random.gauss, own.gauss):
+    for noise in (random.gauss, random.Random(0).gauss):
         passes.clear()
-        found = propagate(lambda x, noise=noise: x + noise(0, 1), _in(4), method="sample", samples=500, seed=0)
+        found = propagate(
+            lambda x, noise=noise: x + noise(0, 1), _in(4), method="sample", input_variance=0.0, samples=500, seed=0
+        )
         assert max(passes, default=0) <= 1
         assert ((found.variance - 1).abs() < 0.4).all()
 
@@ -196,24 +189,41 @@ def test_a_model_of_torch_runs_once_for_all_draws(passes):
         passes.clear()
         propagate(model, x, method="sample", input_variance=0.1, dropout=dropout, samples=32)
         assert passes == [32]
-    assert not model.training
+    assert not model[2].training
 
 
 def test_another_model_is_replayed_and_runs_once_for_all_draws(passes):
     propagate(lambda x: x.tanh(), _in(4), method="sample", input_variance=0.1, samples=32)
-    assert passes == [1, 1, 1, 1, 32]
+    assert passes == [1, 1, 1, 32]
 
 
-def test_units_of_the_library_draw_for_every_item_and_draw(passes):
-    units = momentprop.nn
-    noisy = [units.LogisticBernoulli(), units.StochasticReLU(), units.GaussianNoise(0.5), units.StochasticDepth(0.3)]
-    for unit in [*noisy, units.GumbelArgmax(-1), units.AdditiveNoise("laplace"), units.Heaviside()]:
-        passes.clear()
-        model = nn.Sequential(nn.Linear(4, 4), unit).train()
-        x = _in(4)
-        found = propagate(model, x, method="sample", input_variance=0.3, samples=SAMPLES, seed=0)
-        assert sum(passes) == SAMPLES
-        _agrees(found, _singly(model, x, 0.3))
+NOISY = {
+    "bernoulli": momentprop.nn.LogisticBernoulli(),
+    "rectifier": momentprop.nn.StochasticReLU(),
+    "gaussian": momentprop.nn.GaussianNoise(0.5),
+    "gaussian of units": momentprop.nn.GaussianNoise(torch.rand(4)),
+    "depth": momentprop.nn.StochasticDepth(0.3),
+    "classes": momentprop.nn.GumbelArgmax(-1),
+    "laplace": momentprop.nn.AdditiveNoise("laplace"),
+    "products": momentprop.nn.MultiplicativeNoise.dropout(0.5),
+    "step": momentprop.nn.Heaviside(),
+}
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_units_of_the_library_draw_for_every_item_and_draw(name, passes):
+    model = nn.Sequential(nn.Linear(4, 4), NOISY[name]).train()
+    x = _in(4)
+    found = propagate(model, x, method="sample", input_variance=0.3, samples=SAMPLES, seed=0)
+    assert sum(passes) == SAMPLES
+    _agrees(found, _singly(model, x, 0.3))
+
+
+def test_noise_that_differs_between_items_is_not_drawn_in_one_batch(passes):
+    model, x = momentprop.nn.GaussianNoise(torch.rand(B, 1)), _in(4)
+    found = propagate(model.train(), x, method="sample", input_variance=0.1, samples=SAMPLES, seed=0)
+    assert not passes
+    _agrees(found, _singly(model, x, 0.1))
 
 
 def test_noise_makes_draws_of_a_plain_tensor(passes):
@@ -225,27 +235,59 @@ def test_noise_makes_draws_of_a_plain_tensor(passes):
         _agrees(found, torch.stack([model(ids) for _ in range(SAMPLES)]))
 
 
+class Attending(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, dropout=0.5, batch_first=True)
+
+    def forward(self, x):
+        return F.dropout(self.attention(x, x, x)[0], 0.1)
+
+
+@pytest.mark.parametrize("model", [Attending(), lambda x: F.dropout(x * F.rrelu(x, 0.1, 0.9, True), 0.1)])
+def test_noise_inside_of_a_function_of_plain_tensors_is_noticed(model):
+    x = _in(3, 4)
+    found = propagate(model, x, method="sample", samples=SAMPLES, seed=0)
+    with torch.no_grad():
+        _agrees(found, torch.stack([model(x) for _ in range(SAMPLES)]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x + torch.ops.aten.bernoulli(torch.full((1, 4), 0.5)),
+        lambda x: torch.func.vmap(lambda row: row.softmax(-1))(x),
+        torch.compile(lambda x: x - x.mean(), backend="eager"),
+    ],
+    ids=["aten", "vmap", "compiled"],
+)
+def test_calls_that_are_no_ordinary_functions(function):
+    x = _in(4)
+    found = propagate(function, x, method="sample", input_variance=0.3, samples=SAMPLES, seed=0)
+    _agrees(found, _singly(function, x, 0.3))
+
+
 def test_a_certain_model_has_no_variance():
     found = propagate(nn.Linear(4, 2), _in(4), method="sample", samples=20)
     assert (found.variance < 1e-12).all()
 
 
+class Several(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return {"y": y, "class": y.argmax(1), "certain": torch.ones(2)}
+
+
 def test_seeds_records_and_structures(passes):
-    class Several(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(4, 2)
-
-        def forward(self, x):
-            y = self.layer(x)
-            return {"y": y, "class": y.argmax(1), "certain": torch.ones(2)}
-
     model, x = Several(), _in(4)
-    runs = [
+    (first, inside), (second, _) = (
         propagate(model, x, method="sample", input_variance=0.3, samples=500, seed=7, record=True) for _ in range(2)
-    ]
-    assert sum(passes) > 1000
-    (first, inside), (second, _) = runs
+    )
+    assert sum(passes) >= 1000
     assert torch.equal(first["y"].variance, second["y"].variance)
     assert torch.equal(inside["layer"].variance, first["y"].variance)
     assert first["class"].shape == (B,)
@@ -258,9 +300,25 @@ def test_batches_stay_within_the_memory(monkeypatch, passes):
     model = nn.Sequential(nn.Linear(4, 1000), nn.Linear(1000, 2))
     one = B * (4 + 1000 + 2) * 4
     monkeypatch.setattr(momentprop.sampling, "MEMORY", 10 * one)
-    propagate(model, _in(4), method="sample", input_variance=0.1, samples=35)
-    assert passes == [9, 10, 10, 6] or max(passes) <= 20
-    assert sum(passes) == 35
+    propagate(model, _in(4), method="sample", input_variance=0.1, samples=25)
+    assert passes == [9, 10, 6]
+
+
+def test_a_batch_that_grows_too_large_is_given_up(monkeypatch, passes):
+    model = nn.Sequential(nn.Linear(4, 10_000), nn.Linear(10_000, 2))
+    monkeypatch.setattr(momentprop.sampling, "MEMORY", 4 * B * 10_000 * 4)
+    propagate(model, _in(4), method="sample", input_variance=0.1, samples=25)
+    assert passes == [1, *[3] * 8]
+
+
+def test_draws_of_vmap_that_are_all_the_same_are_made_singly(monkeypatch):
+    def one_for_all(function, **_):
+        return lambda batch: tuple(draw.expand(len(batch), *draw.shape) for draw in function(batch[0]))
+
+    monkeypatch.setattr(torch.func, "vmap", one_for_all)
+    torch.manual_seed(0)
+    (found,) = momentprop.sampling.stream(lambda: [torch.randn(3)], 300)
+    torch.testing.assert_close(found.variance, torch.ones(3), rtol=0.3, atol=0.0)
 
 
 def test_a_covariance_is_that_of_draws_in_one_batch(passes):
@@ -274,11 +332,11 @@ def test_a_covariance_is_that_of_draws_in_one_batch(passes):
 def test_a_random_argument_beside_plain_ones(passes):
     a, b = Normal(_in(4), 0.2), _in(4)
     found = propagate(lambda a, b, scale: a * b + scale, a, b, scale=2.0, method="sample", samples=SAMPLES, seed=0)
-    assert sum(passes) > SAMPLES
+    assert sum(passes) >= SAMPLES
     _agrees(found, _singly(lambda x: x * b + 2.0, a.loc, 0.2))
 
 
-def test_a_value_of_draws_looks_like_one_and_hides_its_elements():
+def test_draws_in_one_batch_look_like_one_draw_and_hide_their_elements():
     fold = Fold(5, 2**20)
     x = fold.drawn(torch.zeros(5, 2, 3))
     assert isinstance(x, Folded)

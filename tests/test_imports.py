@@ -15,7 +15,7 @@ LAYERS = [  # from bottom to top; a part imports from lower layers only
     ("noise", "paper"),
     ("values",),
     ("functional", "lognormal_model", "as_tensors", "sampling", "recording", "stand_ins"),
-    ("rules", "fallbacks", "mode"),
+    ("rules", "fallbacks", "mode", "folding"),
     ("correlation", "nn", "running"),
     ("joint_outputs",),
     ("propagate",),

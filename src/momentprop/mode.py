@@ -11,18 +11,13 @@ from momentprop.dispatch.composites import OPENED
 from momentprop.dispatch.context import Fallback, Watcher
 from momentprop.dispatch.operand import values_in
 from momentprop.dispatch.rule_table import operation_named
+from momentprop.randomness import DRAWS
 from momentprop.stand_ins import StandIns, as_given, is_about, own_method, writes
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.dynamo import traceable
 from momentprop.torch_compat.modes import bare
 from momentprop.values import Certain, Independent, Sample, Value
 from momentprop.values.conversion import as_type, is_floating, is_value
-
-_DRAWS = frozenset(
-    "bernoulli bernoulli_ binomial cauchy_ exponential_ geometric_ gumbel_softmax log_normal_ multinomial normal "
-    "normal_ poisson rand rand_like randint randint_like randn randn_like random_ randperm uniform_ "
-    "_sample_dirichlet _standard_gamma".split()
-)
 
 
 class Propagation(Context):
@@ -70,7 +65,7 @@ class Propagation(Context):
     ) -> Any:
         """Apply an operation with these values among its arguments; `body` is what it does to plain tensors."""
         name = getattr(function, "__name__", "")
-        if name in _DRAWS and self.kind is not Sample and not _initializes(args, kwargs):
+        if name in DRAWS and self.kind is not Sample and not _initializes(args, kwargs):
             warn_of_draw(name, where(), self.kind)
         given = args
         if self.stand_ins and not is_about(name):

@@ -13,7 +13,7 @@ from momentprop.dispatch.context import Chain, Fallback
 from momentprop.joint_outputs import JointRun, Wanted
 from momentprop.recording import Recording
 from momentprop.running import Run, is_tensor
-from momentprop.sampling import RunningCovariance, RunningMoments, stream
+from momentprop.sampling import Batches, RunningCovariance, RunningMoments, stream
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.dynamo import is_compiled
 from momentprop.torch_compat.functorch import is_known_to_transform
@@ -132,6 +132,7 @@ def propagate(
     if outputs is not None and then is None and not follows:
         then = functools.partial(_chosen, outputs, batch_dim)
     run = Run(model, args, kwargs, input_variance, dropout, fallback, seed, then)
+    run = run.settled() if method == "sample" else run
     watcher = None if calibration is None else calibration.corrections(model, kind, dropout)
     recording = Recording(model, kind, record, _copied_as_normal if probes else None)
     kind = with_probes(probes) if probes else kind
@@ -145,7 +146,8 @@ def propagate(
         with run.by(kind, recording, watcher) as once:
             if method == "sample":
                 moments = _moments(run.items(batch_dim or 0), batch_dim) if covariance else None
-                output, recorded = _estimated(once, samples, run.may_vectorize, moments)
+                folds = None if watcher is not None or is_known_to_transform() else Folds(run, recording)
+                output, recorded = _estimated(once, samples, run.may_vectorize, moments, folds)
             else:
                 output, recorded = once()
                 output = mapped(as_normal, output)
@@ -252,8 +254,38 @@ def _moments(items: int | None, batch_dim: int | None) -> Callable[[Tensor], Run
     return of_items
 
 
+class Folds(Batches):
+    """Makes the draws of a run as batches, and keeps the first output and what was recorded.
+
+    `tensors_of` takes the tensors from an output and what was recorded, whose draws are stacked; by default all.
+    """
+
+    def __init__(
+        self, run: Run, recording: Recording, tensors_of: Callable[[Any, dict[str, Any]], list[Tensor]] | None = None
+    ) -> None:
+        super().__init__(size=run.nbytes, is_known=run.is_of_torch)
+        self.run, self.recording = run, recording
+        self.tensors_of = tensors_of or _all_draws
+        self.first: Any = None
+
+    def make(self, count: int, most: int) -> tuple[Sequence[Tensor], int]:
+        """Return stacked draws and the bytes that they took."""
+        output, recorded, size = self.run.folded(self.recording, count, most)
+        if self.first is None:
+            self.first = output, recorded
+        return self.tensors_of(output, recorded), size
+
+
+def _all_draws(output: Any, recorded: dict[str, Any]) -> list[Tensor]:
+    return _draws_in((output, recorded) if recorded else output)
+
+
 def _estimated(
-    run: Callable[[], Any], samples: int, together: bool, moments: Callable[[Tensor], RunningMoments] | None
+    run: Callable[[], Any],
+    samples: int,
+    together: bool,
+    moments: Callable[[Tensor], RunningMoments] | None,
+    folds: Folds | None,
 ) -> Any:
     """Return the result of many runs, with an `Estimate` in the place of every draw, and what was recorded."""
     kept: list[Any] = []
@@ -262,7 +294,15 @@ def _estimated(
         output = run()
         if not kept:
             kept.append(output)
-        return [leaf.loc for leaf in leaves_of(output) if isinstance(leaf, Sample)]
+        return _draws_in(output)
 
-    estimates = iter(stream(draw, samples, together=together, moments_of=moments))
-    return mapped(lambda leaf: next(estimates) if isinstance(leaf, Sample) else leaf, kept[0])
+    estimates = iter(stream(draw, samples, together=together, moments_of=moments, batches=folds))
+    structure = kept[0] if kept or folds is None else folds.first
+    return tuple(
+        mapped(lambda leaf: next(estimates) if isinstance(leaf, Sample) else leaf, part) if part != {} else part
+        for part in structure
+    )
+
+
+def _draws_in(output: Any) -> list[Tensor]:
+    return [leaf.loc for leaf in leaves_of(output) if isinstance(leaf, Sample)]

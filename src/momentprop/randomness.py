@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 REPLAYS = 3
-"""How often a draw is made again from the same state of torch's generators."""
+"""How often a draw is made from the same state of torch's generators."""
+
+DRAWS = frozenset(
+    "bernoulli bernoulli_ binomial cauchy_ exponential_ geometric_ gumbel_softmax log_normal_ multinomial normal "
+    "normal_ poisson rand rand_like randint randint_like randn randn_like random_ randperm uniform_ "
+    "_sample_dirichlet _standard_gamma".split()
+)
+"""The names of torch's functions that draw random numbers."""
 
 
 class Foreign:
@@ -35,19 +42,35 @@ def _states() -> dict[str, Any]:
     return states
 
 
-def repeated(draw: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor] | None:
+def torch_states() -> list[Tensor]:
+    """Return the states of torch's generators, on the CPU and on the GPUs that are in use."""
+    on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return [torch.get_rng_state(), *on_gpus]
+
+
+def repeated(draw: Callable[[], Sequence[Tensor]], times: int = REPLAYS) -> Sequence[Tensor] | None:
     """Return a draw that depends on torch's generators alone: it comes out the same when they are wound back.
 
-    Otherwise return None. A source that is asked in few draws only may go unnoticed, unless it is Python's or numpy's
-    global generator.
+    Otherwise return None. The generators are left as they were. A source that is asked in few draws only may go
+    unnoticed, unless it is Python's or numpy's global generator.
     """
     others = Foreign()
     found = []
-    for _ in range(REPLAYS):
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            found.append(draw())
-    same = not others.have_drawn and all(all(map(_same, found[0], again)) for again in found[1:])
+    for _ in range(times):
+        found.append(aside(draw))
+    same = not others.have_drawn and all(are_same(found[0], again) for again in found[1:])
     return found[0] if same else None
+
+
+def aside(draw: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+    """Make a draw, and leave torch's generators as they were."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        return draw()
+
+
+def are_same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    """Return whether two draws are equal."""
+    return all(map(_same, one, other))
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import nn
 
+from momentprop.torch_compat.modes import bare
 from momentprop.torch_compat.replica import Replica
-from momentprop.values import Statistics, Value
+from momentprop.values import Sample, Statistics, Value
 from momentprop.values.conversion import as_values, copied
 from momentprop.values.structures import mapped
 
@@ -46,7 +47,9 @@ class Recording:
                 return  # a pass of one pixel, for the sake of an `AnalyticNorm`
             calls = sum(bool(re.fullmatch(rf"{re.escape(path)}(#\d+)?", key)) for key in self.values)
             key = f"{path}#{calls + 1}" if calls else path
-            self.values[key] = self.keep(key, as_values(output, self.kind))
+            values = as_values(output, self.kind)
+            with bare() if self.kind is Sample else contextlib.nullcontext():  # what is kept is no part of the pass
+                self.values[key] = self.keep(key, values)
 
         return keep
 

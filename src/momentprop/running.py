@@ -3,29 +3,40 @@
 import contextlib
 import dataclasses
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from momentprop import fallbacks
 from momentprop.dispatch.context import Watcher
+from momentprop.folding import Folding
 from momentprop.mode import Propagation, warn_of_draw
 from momentprop.randomness import Foreign
 from momentprop.recording import Recording
 from momentprop.torch_compat import pytrees as pytree
-from momentprop.torch_compat.modules import RunningNorm
+from momentprop.torch_compat.modules import RunningNorm, is_of_torch
 from momentprop.torch_compat.replica import Replica
 from momentprop.undoing import leaves_no_trace, undo_at_the_end, undo_now
 from momentprop.values import Normal, Sample, Value
 from momentprop.values.conversion import as_type, as_values, copied, is_floating, is_value
+from momentprop.values.folded import Fold, Folded, NotFolded
 from momentprop.values.structures import CLOSED, leaves_of, mapped
 
 Pass = Callable[[], tuple[Any, dict[str, Any]]]
 """Runs a model once, and gives its output and what was recorded."""
+
+
+class FoldedPass(NamedTuple):
+    """What a pass with draws in one batch gives: its output, what was recorded, and the bytes of all that was made."""
+
+    output: Any
+    recorded: dict[str, Any]
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,29 @@ class Run:
 
         with _seeded(self.seed, kind is Sample):
             yield run
+
+    def folded(self, recording: Recording, count: int, most: int) -> FoldedPass:
+        """Run the model once for a number of draws that lie in one batch; `by` has made it ready.
+
+        The draws of the output and of what is recorded are stacked along a new first dimension. The pass is given up if
+        the model may mix draws, or makes more than `most` bytes.
+        """
+        fold = Fold(count, most)
+        inputs = _Inputs(self.args, self.kwargs, self.input_variance)
+        recording.start()
+        given, named = inputs.folded(fold)
+        if self.is_of_torch and not self.dropout and not recording.paths:
+            output = _run_folded(self.model, fold, given, named)  # which assigns nothing to itself
+        else:
+            replica = self._replica(Sample)
+            if replica.shared:
+                raise NotFolded("a module that is compiled")
+            with recording.on(replica):
+                output = _run_folded(replica.model, fold, given, named, self.then)
+        inputs.require_unwritten()
+        draws = functools.partial(_stacked, fold)
+        recorded = mapped(draws, recording.values) if recording.values else {}
+        return FoldedPass(mapped(draws, output), recorded, fold.bytes)
 
     def _replica(self, kind: type[Value]) -> Replica:
         """Return the replica for one pass: with dropout that acts, and for a draw with buffers of its own."""
@@ -156,6 +190,18 @@ class Run:
         return isinstance(self.model, nn.Module)
 
     @property
+    def nbytes(self) -> int:
+        """The bytes of all tensors among the arguments; a value counts as one."""
+        simple = not self.kwargs and all(map(is_tensor, self.args))
+        leaves = self.args if simple else pytree.tree_leaves((self.args, self.kwargs), is_leaf=is_tensor)
+        return sum(leaf.shape.numel() * leaf.dtype.itemsize for leaf in leaves if is_tensor(leaf))
+
+    @functools.cached_property
+    def is_of_torch(self) -> bool:
+        """Whether all code of the model is torch's or ours, so that it draws no numbers from elsewhere."""
+        return self.then is None and isinstance(self.model, nn.Module) and is_of_torch(self.model)
+
+    @property
     def may_vectorize(self) -> bool:
         """Whether draws may be made at once: not where a module in training keeps running statistics."""
         return may_vectorize(self.model)
@@ -164,6 +210,41 @@ class Run:
 def is_tensor(x: Any) -> bool:
     """Return whether an argument is a tensor or a value."""
     return isinstance(x, Tensor | Value)
+
+
+def _run_folded(
+    model: Callable[..., Any],
+    fold: Fold,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    then: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Run a model with draws that lie in one batch, and make sure that it has not met an operation that mixes them."""
+    with Folding(fold):
+        output = model(*args, **kwargs)
+        output = output if then is None else then(output)
+    if fold.refused or not fold.bytes:
+        raise NotFolded("the model")
+    return output
+
+
+def _stacked(fold: Fold, x: Any) -> Any:
+    """Return the draws along a new first dimension; of what is no floating-point tensor, the first draw."""
+    if isinstance(x, Folded):
+        draws = x.unfolded()
+    elif isinstance(x, Sample) or is_floating(x):
+        draws = fold.stacked(x.loc if isinstance(x, Sample) else x)
+    else:
+        return x
+    return Sample.of(draws) if draws.is_floating_point() else draws[0]
+
+
+def of_each_draw(function: Callable[[Any], Any], output: Any) -> Any:
+    """Apply a function that moves elements to each draw of an output, whose draws are stacked."""
+    count = next(len(leaf.loc) for leaf in leaves_of(output) if isinstance(leaf, Sample))
+    fold = Fold(count, sys.maxsize)
+    result = function(mapped(lambda x: fold.drawn(x.loc) if isinstance(x, Sample) else x, output))
+    return mapped(functools.partial(_stacked, fold), result)
 
 
 def _is_leaf(x: Any) -> bool:
@@ -198,6 +279,14 @@ class _Inputs:
     def arranged(self, leaves: list[Any]) -> Any:
         """Return these leaves as arguments and keywords."""
         return (tuple(leaves), {}) if self.structure is None else pytree.tree_unflatten(leaves, self.structure)
+
+    def folded(self, fold: Fold) -> Any:
+        """Return copies of the arguments, with draws in one batch in the places of the values."""
+        copies: dict[int, Any] = {}
+        for leaf in self.leaves:
+            if id(leaf) not in copies:
+                copies[id(leaf)] = fold.drawn(leaf.sample(fold.count)) if is_value(leaf) else _copied(leaf)
+        return self.arranged([copies[id(leaf)] for leaf in self.leaves])
 
     def require_unwritten(self) -> None:
         """Refuse draws of a model that has filled an empty object: the next draw would find it filled."""

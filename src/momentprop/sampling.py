@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from momentprop.randomness import REPLAYS, Foreign, repeated
+from momentprop.randomness import REPLAYS, Foreign, are_same, aside, repeated
 from momentprop.torch_compat.batching import RefuseWrong
 from momentprop.values import Estimate, JointEstimate
+from momentprop.values.folded import TooLarge
 
 MEMORY = 2**29
 """The memory, in bytes, for the tensors of the draws that `vmap` makes at once.
@@ -27,23 +28,34 @@ Draw = Callable[[], Sequence[Tensor]]
 """A function that makes one draw of several tensors."""
 
 
+FIRST = 64
+"""The most draws of a first batch, whose size in memory is not yet known."""
+
+GROWTH = 256
+"""The bytes that all results in a model are taken to have for each byte of its arguments, before they are counted."""
+
+
+_ZERO = torch.zeros(())
+
+
 class RunningMoments:
     r"""Running central moments $M_k = \sum_i (x_i - \bar x)^k$ up to the fourth, for the error of the variance."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.mean: Tensor = torch.zeros(())
+        self.mean: Tensor = _ZERO
         self.powers: tuple[Tensor, Tensor, Tensor] = (self.mean, self.mean, self.mean)  # M2, M3, M4
 
     def add(self, draws: Tensor) -> None:
         """Add draws, stacked along the first dimension."""
         draws = draws.double()
-        new = RunningMoments()
+        new = RunningMoments() if self.count else self
         new.count, new.mean = draws.shape[0], draws.mean(0)
         centred = draws - new.mean
         square = centred * centred
-        new.powers = (square.sum(0), (square * centred).sum(0), (square * square).sum(0))
-        self.merge(new)
+        new.powers = (square.sum(0), centred.mul_(square).sum(0), square.square_().sum(0))
+        if new is not self:
+            self.merge(new)
 
     def merge(self, other: "RunningMoments") -> None:
         """Add the draws behind other moments, such as those of another process."""
@@ -71,9 +83,10 @@ class RunningMoments:
         and the biased variance $\sigma^2$ of the draws. With the unbiased one, a fair coin would have no error.
         """
         n = self.count
-        variance = self.powers[0] / (n - 1)
-        of_variance = (self.powers[2] / n - (self.powers[0] / n) ** 2 * ((n - 3) / (n - 1))).clamp(min=0.0) / n
-        parts = (self.mean, variance, (variance / n).sqrt(), of_variance.sqrt())
+        second, _, fourth = self.powers
+        variance = second / (n - 1)
+        of_variance = torch.addcmul(fourth, second, second, value=-(n - 3) / (n * (n - 1))).clamp(min=0.0)
+        parts = (self.mean, variance, (variance / n).sqrt(), of_variance.sqrt() / n)
         return Estimate.of(*(part.to(dtype) for part in parts))
 
 
@@ -138,12 +151,13 @@ def stream(
     together: bool = True,
     title: str = "sampling",
     moments_of: Callable[[Tensor], RunningMoments] | None = None,
+    batches: "Batches | None" = None,
 ) -> list[Estimate]:
     """Estimate the moments of the tensors of `draw` from a number of draws; `moments_of` says what accumulates them."""
     moments: list[RunningMoments] = []
     dtypes: list[torch.dtype] = []
     with torch.no_grad():
-        for drawn in chunks(draw, samples, together=together, title=title):
+        for drawn in chunks(draw, samples, together=together, title=title, batches=batches):
             if not moments:
                 moments = [moments_of(tensor) if moments_of else RunningMoments() for tensor in drawn]
                 dtypes = [torch.promote_types(tensor.dtype, torch.float32) for tensor in drawn]
@@ -152,25 +166,91 @@ def stream(
     return [moment.estimate(dtype) for moment, dtype in zip(moments, dtypes, strict=True)]
 
 
-def chunks(draw: Draw, samples: int, *, together: bool = True, title: str = "sampling") -> Iterator[Sequence[Tensor]]:
+class Batches:
+    """Makes draws as one batch, without `vmap`, where a model is known to keep the items of a batch apart."""
+
+    def __init__(self, size: int, is_known: bool) -> None:
+        self.size = size  # bytes of the arguments
+        self.is_known = is_known  # all code is known to draw by torch's generators alone
+
+    def make(self, count: int, most: int) -> tuple[Sequence[Tensor], int]:
+        """Return stacked draws and the bytes that they took, or raise `NotFolded`."""
+        raise NotImplementedError
+
+    def repeat(self) -> bool:
+        """Return whether draws depend on torch's generators alone, and note the bytes of one of them."""
+
+        def single() -> Sequence[Tensor]:
+            draws, size = self.make(1, 0)
+            self.size = size // GROWTH
+            return draws
+
+        return repeated(single) is not None
+
+    def all(self, samples: int) -> Iterator[tuple[int, Sequence[Tensor]]]:
+        """Make draws within the memory and yield their numbers and the draws, until something speaks against it."""
+        done, count = 0, min(samples, FIRST, max(MEMORY // max(GROWTH * self.size, 1), 1))
+        while done < samples:
+            others = None if self.is_known else Foreign()
+            try:
+                draws, size = self.make(count, 2 * MEMORY)
+            except TooLarge:
+                count = 1
+                continue
+            except Exception:  # it may be the model's own: then single draws meet it again
+                return
+            if others is not None and others.have_drawn:
+                return
+            yield count, draws
+            done += count
+            if done < samples:
+                most = _budget(draws[0].device) if draws else MEMORY
+                count = min(samples - done, max(most * count // max(size, 1), 1))
+
+
+def chunks(
+    draw: Draw, samples: int, *, together: bool = True, title: str = "sampling", batches: Batches | None = None
+) -> Iterator[Sequence[Tensor]]:
     """Make draws and yield some at a time, stacked along a new first dimension.
 
-    If `together` is set and torch supports it, `vmap` makes several draws at once, as many as `MEMORY` allows. It makes
-    Python's and numpy's random numbers once for all of them, so where the draws use such numbers, they are made singly.
-    So they are where `vmap` is known to be wrong, and where its draws have another shape than a single one or are all
-    the same, though single draws differ.
+    If `together` is set, `batches` makes as many draws at once as `MEMORY` allows. Where it cannot, `vmap` does, if
+    torch supports it. It makes Python's and numpy's random numbers once for all of them, so where the draws use such
+    numbers, they are made singly. So they are where `vmap` is known to be wrong, and where its draws have another shape
+    than a single one or are all the same, though single draws differ.
     """
+    done = 0
+    if batches is not None and together and _may_batch(batches, samples):
+        for count, draws in batches.all(samples):
+            yield draws
+            done += count
+    if done < samples:
+        yield from _by_vmap(draw, samples - done, together, title)
+
+
+def _may_batch(batches: Batches, samples: int) -> bool:
+    if batches.is_known:
+        return True
+    try:
+        return samples > 2 * REPLAYS and batches.repeat()
+    except Exception:  # as above
+        return False
+
+
+def _by_vmap(draw: Draw, samples: int, together: bool, title: str) -> Iterator[Sequence[Tensor]]:
+    """Make draws by `vmap`, or singly."""
     with progress(samples, title) as bar:
+        before = repeated(draw, REPLAYS - 1) if together and samples > 2 * REPLAYS else None
+        others = Foreign()
         with _Bytes() as counted:
             first = draw()
         yield [tensor.unsqueeze(0) for tensor in first]
         bar.update(1)
-        another = repeated(draw) if together and first and samples > 2 * REPLAYS else None
-        done, chunk = 1, 1 if another is None else _budget(first[0].device) // max(counted.total, 1)
+        alone = before is None or not first or bool(others.have_drawn) or not are_same(before, first)
+        done, chunk = 1, 1 if alone else _budget(first[0].device) // max(counted.total, 1)
         while done < samples:
             chunk = min(chunk, samples - done)
             draws = _several(draw, chunk) if chunk > 1 else None
-            if draws is None or (another is not None and chunk > 1 and not _alike(draws, first, another)):
+            if draws is None or not _alike(draws, first, draw):
                 chunk, draws = 1, [tensor.unsqueeze(0) for tensor in draw()]
             yield draws
             bar.update(chunk)
@@ -181,14 +261,19 @@ def _budget(device: torch.device) -> int:
     return max(MEMORY, torch.cuda.mem_get_info(device)[0] // 16) if device.type == "cuda" else MEMORY
 
 
-def _alike(draws: Sequence[Tensor], first: Sequence[Tensor], another: Sequence[Tensor]) -> bool:
-    """Return whether stacked draws have the shapes of two single ones, and differ where these do."""
-    for many, one, two in zip(draws, first, another, strict=True):
+def _alike(draws: Sequence[Tensor], first: Sequence[Tensor], draw: Draw) -> bool:
+    """Return whether stacked draws have the shapes of a single one, and differ where single ones do."""
+    for many, one in zip(draws, first, strict=True):
         if many.shape[1:] != one.shape or many.dtype != one.dtype:
             return False
-        if one.shape == two.shape and not torch.equal(one, two) and bool((many == many[:1]).all()):
-            return False
-    return True
+    same = [bool((many == many[:1]).all()) for many in draws]
+    if not any(same):
+        return True
+    other = aside(draw)
+    return not any(
+        is_same and one.shape == two.shape and not torch.equal(one, two)
+        for is_same, one, two in zip(same, first, other, strict=True)
+    )
 
 
 def _several(draw: Draw, count: int) -> Sequence[Tensor] | None:

@@ -12,8 +12,9 @@ from momentprop.checking.final_output import FinalOutput, Probabilities, ShownUn
 from momentprop.checking.joint_output import Correlations, marginal
 from momentprop.checking.methods import Compared
 from momentprop.checking.picked_units import UnitPicker, leaves, name_of_output, name_of_the_end
+from momentprop.propagate import Folds
 from momentprop.recording import Recording
-from momentprop.running import Run
+from momentprop.running import Run, of_each_draw
 from momentprop.sampling import chunks
 from momentprop.values import Categorical, Certain, Estimate, Sample
 from momentprop.values.structures import mapped
@@ -106,18 +107,27 @@ def _by_method(run: Run, method: Compared, picker: UnitPicker) -> tuple[dict[str
 
 def _draws(run: Run, picker: UnitPicker, end: str, samples: int) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
     """Stacked draws: the picked units of all outputs by name, and the whole final output."""
+    run = run.settled()
     recording = Recording(run.model, Sample, run.has_modules, picker)
     names: list[str] = []
+
+    def tensors_of(output: Any, recorded: dict[str, Any], last: dict[str, Any]) -> list[Tensor]:
+        picked = [*recorded.values(), last]
+        drawn = {name: x.loc for found in picked for name, x in found.items() if isinstance(x, Sample)}
+        names[:] = drawn
+        return [*drawn.values(), _logits(dict(leaves(output, name_of_output(run.model)))[end])]
+
+    def stacked(output: Any, recorded: dict[str, Any]) -> list[Tensor]:
+        return tensors_of(output, recorded, of_each_draw(lambda x: picker(name_of_output(run.model), x), output))
+
     with run.by(Sample, recording) as once:
 
         def draw() -> list[Tensor]:
             output, recorded = once()
-            picked = [*recorded.values(), picker(name_of_output(run.model), output)]
-            drawn = {name: x.loc for found in picked for name, x in found.items() if isinstance(x, Sample)}
-            names[:] = drawn
-            return [*drawn.values(), _logits(dict(leaves(output, name_of_output(run.model)))[end])]
+            return tensors_of(output, recorded, picker(name_of_output(run.model), output))
 
-        for *drawn, full in chunks(draw, samples, together=run.may_vectorize, title="checking"):
+        batches = Folds(run, recording, stacked)
+        for *drawn, full in chunks(draw, samples, together=run.may_vectorize, title="checking", batches=batches):
             yield dict(zip(names, drawn, strict=True)), full
 
 

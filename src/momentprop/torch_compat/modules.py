@@ -5,6 +5,8 @@ Anyone can add a hook, but only its handle can remove it, and a copy of a module
 and `double` all end in `_apply`, where a layer can move tensors that are neither parameters nor buffers.
 """
 
+import functools
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
@@ -50,6 +52,43 @@ def hooks_before(module: nn.Module) -> dict[int, Any]:
 def hooks_after(module: nn.Module) -> dict[int, Any]:
     """Return the hooks that run after the forward pass of a module; deleting an entry removes a hook."""
     return getattr(module, "_forward_hooks", {})
+
+
+_LOSES = "many draws of a network take longer"
+_GLOBAL_HOOKS = [
+    known(f"torch.nn.modules.module._global_forward_{name}", otherwise={0: None}, loses=_LOSES)
+    for name in ("hooks", "pre_hooks")
+]
+_OWN_CODE = ("transformer", "lazy", "_functions")  # modules of torch that call functions which they are given
+
+
+def is_of_torch(model: nn.Module) -> bool:
+    """Return whether a model is made of modules of torch and of this library alone, and calls no other code."""
+    if any(_GLOBAL_HOOKS):
+        return False
+    for module in model.modules():
+        kind: Any = type(module)
+        ours = _origin(kind)
+        if not ours or hooks_before(module) or hooks_after(module) or "forward" in vars(module):
+            return False
+        if ours == "momentprop" and not all(map(_is_harmless, vars(module).values())):
+            return False
+    return True
+
+
+@functools.cache
+def _origin(kind: Any) -> str:
+    """Return whose module a class is, torch's or ours, or nothing."""
+    package, _, rest = kind.__module__.partition(".nn.")
+    name = rest.removeprefix("modules.")
+    known_code = package == "momentprop" or (package == "torch" and rest != name and name not in _OWN_CODE)
+    return package if known_code else ""
+
+
+def _is_harmless(attribute: Any) -> bool:
+    """Return whether an attribute of a module of ours, such as its noise, is no code of the user."""
+    code = attribute if isinstance(attribute, types.FunctionType | types.MethodType | type) else type(attribute)
+    return code.__module__.partition(".")[0] in ("builtins", "collections", "torch", "momentprop")
 
 
 _apply = known(

@@ -1,0 +1,426 @@
+"""Many draws as one batch: operations on draws that lie behind each other along the first dimension.
+
+An operation is run on all draws at once if it is known to keep what lies along the first dimension apart. The rule
+table knows many of them: functions of each element, and what acts along other dimensions only. Others are listed here,
+with the ranks at which their first dimension holds the items. Everything else is refused, and the draws are made in
+another way. Draws are outermost, so that every reshape keeps them apart.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.overrides import TorchFunctionMode
+
+from momentprop.dispatch import Call
+from momentprop.dispatch.kinds import Elementwise, Linear, Noise, Operation
+from momentprop.dispatch.operand import values_in
+from momentprop.dispatch.rule_table import find, made_function, operation_named, operations
+from momentprop.dispatch.spelling import spelled
+from momentprop.functional.noise import draw_like
+from momentprop.randomness import DRAWS, are_same, torch_states
+from momentprop.values import Sample
+from momentprop.values.folded import Fold, Folded
+
+Function = Callable[..., Any]
+
+
+class Step:
+    """An operation that meets draws in one batch."""
+
+    __slots__ = ("args", "fold", "function", "kwargs", "op", "values")
+
+    def __init__(self, fold: Fold, op: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.fold, self.op, self.function, self.args, self.kwargs = fold, op, function, args, kwargs
+        self.values: list[Any] = values_in(args, kwargs)
+
+    def require(self, holds: bool) -> None:
+        """Refuse the operation unless something holds."""
+        if not holds:
+            self.fold.refuse(self.op)
+
+    def given(self, name: str, position: int, default: Any = None) -> Any:
+        """Return an argument."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        return self.args[position] if position < len(self.args) else default
+
+    @property
+    def alone(self) -> Folded:
+        """The first argument, which must be the only value."""
+        self.require(len(self.values) == 1 and bool(self.args) and self.values[0] is self.args[0])
+        return self.values[0]  # type: ignore[no-any-return]
+
+    def on(self, first: Tensor, *more: Any) -> Any:
+        """Run the operation with a tensor in the place of the first argument, and perhaps other arguments."""
+        return self.function(first, *(more or self.args[1:]), **self.kwargs)
+
+    def filled(self, tensor_of: Function) -> Any:
+        """Run the operation with tensors in the places of the values."""
+        args = [_filled(argument, tensor_of) for argument in self.args]
+        return self.function(*args, **{name: _filled(x, tensor_of) for name, x in self.kwargs.items()})
+
+
+How = Callable[[Step], Any]
+
+
+class Folding(TorchFunctionMode):
+    """Runs operations on draws that lie in one batch, and refuses those that may mix them."""
+
+    def __init__(self, fold: Fold) -> None:
+        super().__init__()
+        self.fold = fold
+        self.ways: dict[str, How] = {}  # of the operations met so far
+
+    def __torch_function__(
+        self,
+        function: Function,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Torch calls this for every operation inside the context."""
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        if name == "__get__":
+            return function(*args, **kwargs)
+        function = getattr(function, "of_tensor", function)  # of a value's method
+        op, _, in_place = spelled(name)
+        step = Step(self.fold, op, function, args, kwargs)
+        try:
+            return self._run(step, in_place) if step.values else self._on_plain(step)
+        except Exception:
+            self.fold.refused = True
+            raise
+
+    def _run(self, step: Step, in_place: bool) -> Any:
+        how = self.ways.get(step.op) or self._way(step.op)
+        step.require("out" not in step.kwargs)
+        for value in step.values:
+            step.require(type(value) is Folded and value.fold is self.fold)
+        if in_place or step.kwargs.get("inplace"):
+            target = step.args[0]
+            step.require(how in _WRITES and isinstance(target, Folded) and not target.shared)
+            how(step)
+            return target
+        result = how(step)
+        if how is _noisy:
+            with self:
+                return step.given("function", 1)(self.fold.value(result))
+        return self._wrapped(step, result)
+
+    def _way(self, op: str) -> How:
+        """Return how an operation is run; a rule for draws that is not of the library speaks against it."""
+        how, rule = ways().get(op), find(op, Sample)
+        if how is None or not (rule is None or rule.__module__.startswith("momentprop.")):
+            self.fold.refuse(op)
+        self.ways[op] = how
+        return how
+
+    def _on_plain(self, step: Step) -> Any:
+        """Apply an operation without a draw among its arguments; noise makes draws of the first one."""
+        op, args, kwargs = step.op, step.args, step.kwargs
+        if op in _SIZED:
+            return self.fold.value(_sized(step))
+        operation = operation_named(op)
+        acts = operation.acts(Call(operation, args, kwargs, ()))
+        if not acts and op not in DRAWS and made_function(op) is None:
+            before = torch_states()
+            result = step.function(*args, **kwargs)
+            step.require(are_same(before, torch_states()))  # it may draw inside, as attention does: once for all draws
+            return result
+        writes = kwargs.get("inplace") or step.function.__name__.endswith("_")
+        step.require(len(args) > 0 and type(args[0]) is Tensor and args[0].is_floating_point() and not writes)
+        return self._run(Step(self.fold, op, step.function, [self.fold.lifted(args[0]), *args[1:]], kwargs), False)
+
+    def _wrapped(self, step: Step, result: Any) -> Any:
+        """Return the tensors of a result as draws; a view and what it is a view of are marked."""
+        if isinstance(result, Tensor):
+            for value in step.values:
+                if result is value.folded:
+                    return value
+            made = self.fold.value(result)
+            if step.op in _VIEWS:
+                made.shared = step.values[0].shared = True
+            return made
+        step.require(isinstance(result, list | tuple))
+        items = [self._wrapped(step, item) for item in result]
+        return type(result)(items) if type(result) in (list, tuple) else result._make(items)
+
+
+def _filled(argument: Any, tensor_of: Function) -> Any:
+    if isinstance(argument, Folded):
+        return tensor_of(argument)
+    return [_filled(item, tensor_of) for item in argument] if isinstance(argument, list | tuple) else argument
+
+
+def _folded(value: Folded) -> Tensor:
+    return value.folded
+
+
+def _pointwise(step: Step) -> Any:
+    """Run a function of elements that lie at one place, which tensors of other shapes are broadcast to."""
+    values, first = step.values, step.values[0].folded
+    if len(values) == 1 and values[0] is step.args[0] and not step.kwargs and len(step.args) == 1:
+        return step.function(first)
+    plain = [x for x in (*step.args, *step.kwargs.values()) if isinstance(x, Tensor)]
+    rank = max(x.ndim for x in (*(value.folded for value in values), *plain))
+    fits = all(x.folded.ndim == rank and x.folded.shape[0] == first.shape[0] for x in values[1:])
+    if first.ndim == rank and fits and all(x.ndim < rank or x.shape[0] == 1 for x in plain):
+        return step.filled(_folded)
+    apart = step.filled(lambda x: x.unfolded()[(slice(None), *[None] * (rank - x.folded.ndim))])
+    return apart.flatten(0, 1)
+
+
+def _along(step: Step) -> Any:
+    """Run an operation that acts along dimensions which the table tells."""
+    value, operation = step.alone, operation_named(step.op)
+    dims = operation.dims(Call(operation, step.args, step.kwargs, step.values))
+    step.require(dims is not None and 0 not in dims)
+    return step.on(value.folded)
+
+
+def _items(least: int, most: int | None = None) -> How:
+    """Run an operation whose first argument has items along its first dimension, at some ranks."""
+
+    def run(step: Step) -> Any:
+        x = step.alone.folded
+        step.require(least <= x.ndim <= (most or x.ndim))
+        return step.on(x)
+
+    return run
+
+
+def _dim(name: str, position: int, default: Any = None) -> How:
+    """Run an operation that acts along the dimensions which an argument names."""
+
+    def run(step: Step) -> Any:
+        x, dims = step.alone.folded, step.given(name, position, default)
+        dims = [dims] if type(dims) is int else dims
+        known = isinstance(dims, list | tuple) and len(dims) > 0 and all(type(dim) is int for dim in dims)
+        step.require(known and all(dim % x.ndim for dim in dims))
+        return step.on(x)
+
+    return run
+
+
+def _noise(step: Step) -> Any:
+    """Draw noise for every draw, unless units share it that lie along the first dimension."""
+    value, operation = step.alone, operation_named(step.op)
+    assert isinstance(operation, Noise)
+    step.require(0 not in operation.shared(Call(operation, step.args, step.kwargs, step.values)))
+    for x in (*step.args[1:], *step.kwargs.values()):
+        step.require(not isinstance(x, Distribution) or _is_flat(x.batch_shape, value.folded.ndim))
+    rule = find(step.op, Sample)
+    return step.on(value.folded) if rule is None else rule(Sample.of(value.folded), *step.args[1:], **step.kwargs).loc
+
+
+def _noisy(step: Step) -> Any:
+    """Return the input of an activation with its noise; the mode sees what the activation does with it."""
+    x, noise = step.alone.folded, step.given("noise", 2, "normal")
+    step.require(isinstance(noise, str) or _is_flat(noise.batch_shape, x.ndim))
+    return x - draw_like(x, noise)
+
+
+def _is_flat(shape: Sequence[int], rank: int) -> bool:
+    """Return whether a shape is broadcast along the first of some dimensions."""
+    return len(shape) < rank or (len(shape) == rank and shape[0] == 1)
+
+
+def _batch_norm(step: Step) -> Any:
+    value = step.alone
+    step.require(step.kwargs.get("training") is False and value.folded.ndim > 1)
+    return step.on(value.folded)
+
+
+def _instance_norm(step: Step) -> Any:
+    value = step.alone
+    step.require(step.given("running_mean", 1) is None and value.folded.ndim > 2)
+    return step.on(value.folded)
+
+
+def _layer_norm(step: Step) -> Any:
+    value, shape = step.alone, step.given("normalized_shape", 1, ())
+    step.require(0 < len(shape) < value.folded.ndim)
+    return step.on(value.folded)
+
+
+def _matmul(step: Step) -> Any:
+    x, y = (getattr(factor, "folded", factor) for factor in step.args[:2])
+    if len(step.values) == 2:
+        step.require(x.ndim == y.ndim > 2 and x.shape[0] == y.shape[0])
+    elif step.values[0] is step.args[0]:
+        step.require(x.ndim > 1 and y.ndim <= 2)
+    else:
+        step.require(y.ndim > 2 and x.ndim == 2)
+    return step.filled(_folded)
+
+
+def _attention(step: Step) -> Any:
+    query, mask = step.values[0].folded, step.given("attn_mask", 3)
+    step.require(len(step.values) == 3 and list(map(id, step.values)) == list(map(id, step.args[:3])))
+    step.require(all(x.folded.ndim == query.ndim > 2 and len(x.folded) == len(query) for x in step.values))
+    step.require(mask is None or _is_flat(mask.shape, query.ndim))
+    return step.filled(_folded)
+
+
+def _reshaped(step: Step) -> Any:
+    value, sizes = step.alone, _numbers(step.args[1:])
+    step.require(not step.kwargs and len(sizes) > 0 and all(type(size) is int for size in sizes))
+    if sizes[0] == -1:
+        rest = functools.reduce(int.__mul__, sizes[1:], 1)
+        step.require(rest > 0 and value.numel() % rest == 0)
+        sizes[0] = value.numel() // rest
+    return step.on(value.folded, [step.fold.count * sizes[0], *sizes[1:]])
+
+
+def _permuted(step: Step) -> Any:
+    value, order = step.alone, _numbers(step.args[1:])
+    step.require(not step.kwargs and len(order) == value.folded.ndim and order[0] in (0, -len(order)))
+    return step.on(value.folded)
+
+
+def _transposed(step: Step) -> Any:
+    x, dims = step.alone.folded, step.args[1:]
+    step.require(len(dims) == 2 and all(type(dim) is int and dim % x.ndim for dim in dims))
+    return step.on(x)
+
+
+def _unsqueezed(step: Step) -> Any:
+    x, dim = step.alone.folded, step.given("dim", 1)
+    step.require(type(dim) is int and dim % (x.ndim + 1) != 0)
+    return step.on(x)
+
+
+def _expanded(step: Step) -> Any:
+    value, sizes = step.alone, _numbers(step.args[1:])
+    step.require(not step.kwargs and len(sizes) == value.folded.ndim and sizes[0] in (-1, len(value)))
+    return step.on(value.folded, -1, *sizes[1:])
+
+
+def _repeated(step: Step) -> Any:
+    value, times = step.alone, _numbers(step.args[1:])
+    step.require(not step.kwargs and len(times) == value.folded.ndim and times[0] == 1)
+    return step.on(value.folded)
+
+
+def _padded(step: Step) -> Any:
+    x = step.alone.folded
+    step.require(len(step.given("pad", 1, ())) < 2 * x.ndim)
+    return step.on(x)
+
+
+def _indexed(step: Step) -> Any:
+    x, index = step.alone.folded, step.args[1]
+    index = index if isinstance(index, tuple) else (index,)
+    step.require(all(type(item) in (int, slice, type(...), type(None)) for item in index))
+    taken = sum(type(item) in (int, slice) for item in index)
+    first = index[0] if index else None
+    step.require(first == slice(None) if isinstance(first, slice) else first is ... and taken < x.ndim)
+    return step.on(x)
+
+
+def _joined(step: Step) -> Any:
+    """Put tensors behind each other, along another dimension than the first; `stack` makes a new one."""
+    parts, dim = step.args[0], step.given("dim", 1, 0)
+    step.require(isinstance(parts, list | tuple) and len(step.values) == sum(type(x) is Folded for x in parts))
+    tensors = [(x if type(x) is Folded else step.fold.lifted(x)).folded for x in parts]
+    rank = tensors[0].ndim + (step.op == "stack")
+    step.require(type(dim) is int and dim % rank != 0 and all(x.shape[0] == tensors[0].shape[0] for x in tensors))
+    return step.on(tensors)  # type: ignore[arg-type]
+
+
+def _sized(step: Step) -> Any:
+    """Draw numbers of a given shape, for every draw its own."""
+    sizes = _numbers(step.args)
+    step.require(len(sizes) > 0 and all(type(size) is int for size in sizes))
+    step.require(not {"size", "generator", "out", "names"} & set(step.kwargs))
+    return step.function(step.fold.count * sizes[0], *sizes[1:], **step.kwargs)
+
+
+def _numbers(arguments: Sequence[Any]) -> list[Any]:
+    """Return numbers that were given one by one or as a sequence."""
+    return list(arguments[0] if len(arguments) == 1 and isinstance(arguments[0], list | tuple) else arguments)
+
+
+_SIZED = ("rand", "randn")
+_ELEMENTS = """
+    acos acosh asin asinh atan atanh bernoulli binary_step bool ceil copysign cosh detach digamma empty_like eq erfc
+    erfinv float floor fmax fmin fmod frac full_like ge greater greater_equal gt hypot int isfinite isinf isnan le
+    less less_equal lgamma log_sigmoid logaddexp logical_and logical_not logical_or logical_xor logit long lt
+    masked_fill nan_to_num ne not_equal ones_like positive rand_like randn_like remainder round sgn sinc sinh
+    softsign tan trunc where xlogy zeros_like
+""".split()
+"""Functions of each element that the table does not know as such."""
+
+_LISTED: dict[str, How] = {
+    **dict.fromkeys(_ELEMENTS, _pointwise),
+    **{f"__{name}__": _pointwise for name in "eq ge gt le lt ne".split()},
+    **{f"{kind}{n}d": _items(n + 2, n + 2) for n in (1, 2, 3) for kind in ("conv", "conv_transpose")},
+    **{
+        f"{before}{kind}_pool{n}d{after}": _items(n + 2, n + 2)
+        for n in (1, 2, 3)
+        for before in ("", "adaptive_")
+        for kind, after in (("avg", ""), ("max", ""), ("max", "_with_indices"))
+    },
+    **dict.fromkeys(("linear", "mm", "prelu", "group_norm"), _items(2)),
+    **dict.fromkeys(("interpolate", "local_response_norm", "channel_shuffle"), _items(3)),
+    **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _items(4)),
+    **dict.fromkeys(("flatten", "ravel", "embedding"), _items(1)),
+    **dict.fromkeys(("std", "var", "std_mean", "var_mean", "prod", "any", "all", "cumprod"), _dim("dim", 1)),
+    **dict.fromkeys(("squeeze", "select", "narrow", "index_select", "unflatten"), _dim("dim", 1)),
+    **dict.fromkeys(("chunk", "split"), _dim("dim", 2, 0)),
+    **dict.fromkeys(("reshape", "view"), _reshaped),
+    **dict.fromkeys(("layer_norm", "rms_norm"), _layer_norm),
+    **dict.fromkeys(("cat", "stack"), _joined),
+    "unbind": _dim("dim", 1, 0),
+    "flip": _dim("dims", 1),
+    "roll": _dim("dims", 2),
+    "batch_norm": _batch_norm,
+    "instance_norm": _instance_norm,
+    "matmul": _matmul,
+    "bmm": _matmul,
+    "scaled_dot_product_attention": _attention,
+    "permute": _permuted,
+    "transpose": _transposed,
+    "unsqueeze": _unsqueezed,
+    "expand": _expanded,
+    "repeat": _repeated,
+    "pad": _padded,
+    "getitem": _indexed,
+    "noisy_activation": _noisy,
+}
+
+_VIEWS = frozenset(
+    """flatten ravel reshape view unflatten squeeze unsqueeze select narrow chunk split unbind permute transpose expand
+    getitem detach contiguous to float double half bfloat16 type alias positive""".split()
+)
+"""What may lie in the memory of its argument."""
+
+_WRITES = (_pointwise, _noise)
+
+
+@functools.cache
+def ways() -> dict[str, How]:
+    """Return how each operation is run on draws in one batch: by what the table knows of it, or as listed."""
+    return {**{operation.name: how for operation, how in _derived()}, **_LISTED}
+
+
+def _derived() -> Iterator[tuple[Operation, How]]:
+    for operation in operations():
+        body = made_function(operation.name)
+        if isinstance(operation, Noise):
+            if body is None or body.__module__.startswith("momentprop."):
+                yield operation, _noise
+        elif body is None and operation.along is not None:
+            yield operation, _along
+        elif body is None and _is_pointwise(operation):
+            yield operation, _pointwise
+
+
+def _is_pointwise(operation: Operation) -> bool:
+    if isinstance(operation, Linear) and (operation.diagonal or operation.converts):
+        return True
+    return isinstance(operation, Elementwise) or operation.pointwise is not None

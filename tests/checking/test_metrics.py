@@ -147,7 +147,8 @@ def test_no_method_is_worth_more_than_the_draws():
 
 def test_a_check_finds_what_draws_are_worth():
     few = ("few", {"method": "sample", "samples": 40})
-    report = check(nn.Linear(6, 500), X, input_variance=0.3, methods=[few], seed=1, classes=None)
+    x = torch.zeros(20, 60)  # so many independent noises that the worth hardly depends on the seed
+    report = check(nn.Linear(60, 500), x, input_variance=0.3, methods=[few], seed=1, classes=None)
     found = report["output"].methods["few"]
     # the draws of the method share a seed with the first draws of the check, which are a 25th of all
     assert found.worth_mean == pytest.approx(40, rel=0.15)

@@ -208,7 +208,9 @@ def _pruned(formula: Formula) -> Formula:
 
 
 _SAME = frozenset("detach alias expand view _unsafe_view clone lift_fresh lift_fresh_copy _to_copy to positive".split())
-_CONSTANTS = frozenset("zeros_like ones_like full_like scalar_tensor new_zeros new_ones new_full full zeros ones".split())
+_CONSTANTS = frozenset(
+    "zeros_like ones_like full_like scalar_tensor new_zeros new_ones new_full full zeros ones".split()
+)
 _ROWS = frozenset("sum mean amax amin".split())
 _KEPT_NAMES = frozenset()
 _UNARY = (

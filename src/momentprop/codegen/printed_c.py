@@ -198,8 +198,8 @@ def _pass(
     if final:
         loop += [f"s{k}[i] = {_output(formula, names, number)};" for k, number in enumerate(formula.outputs)]
     inner = "\n".join(f"            {line}" for line in loop)
-    lines.append(f"#pragma omp simd {' '.join(clauses)}\n        for (int i = 0; i < {formula.row}; i++) {{\n{inner}\n        }}")
-    lines += [
-        f"t{arity + place} /= {formula.row};" for place in sums if formula.steps[place].op == "mean"
-    ]
+    lines.append(
+        f"#pragma omp simd {' '.join(clauses)}\n        for (int i = 0; i < {formula.row}; i++) {{\n{inner}\n        }}"
+    )
+    lines += [f"t{arity + place} /= {formula.row};" for place in sums if formula.steps[place].op == "mean"]
     return lines

@@ -92,8 +92,7 @@ def _started(key: Hashable, functions: Callable[[], Functions], first: Tensor, r
             raise Unprintable(f"no way to build for {first.device.type}")
         wanted = functions()
         formulas = [
-            record(function, arity, first.dtype, row)
-            for function, arity in zip(wanted[:2], wanted.arity, strict=True)
+            record(function, arity, first.dtype, row) for function, arity in zip(wanted[:2], wanted.arity, strict=True)
         ]
         is_built, finish = prepare(formulas, first.device)
     except Unprintable as error:

@@ -7,5 +7,7 @@ import torch.utils._python_dispatch  # so that the name is found
 from momentprop.torch_compat.guard import known
 
 DispatchMode: Any = known(
-    "torch.utils._python_dispatch.TorchDispatchMode", otherwise=object, loses="kernels are not built, and run more slowly"
+    "torch.utils._python_dispatch.TorchDispatchMode",
+    otherwise=object,
+    loses="kernels are not built, and run more slowly",
 )

@@ -32,14 +32,7 @@ class Independent(Uncertain):
         self.loc = as_tensor(loc, "loc")
         self.variance = _variance_like(self.loc, variance)
         if may_look_at(self.loc, validate_args):
-<<<<<<< HEAD
-            _require_moments(self.loc.detach(), self.variance.detach())
-=======
-            _require(_is_finite(self.loc), "loc must be finite, but has NaN or infinite elements")
-            if isinstance(variance, Tensor) or not 0 <= variance < torch.finfo(self.loc.dtype).max:
-                _require(_is_finite(self.variance), "variance must be finite, but has NaN or infinite elements")
-                _require(bool((self.variance >= 0).all()), "variance must be non-negative, but has negative elements")
->>>>>>> sampling
+            _require_moments(self.loc.detach(), self.variance.detach() if isinstance(variance, Tensor) else variance)
 
     def through(self, kernel: Any, plain: Callable[[Tensor], Tensor] | None, *more: Tensor) -> Self:
         r"""Return the value of $f(X)$ by an elementwise kernel; `plain` is $f$, and `more` are its further inputs."""
@@ -178,20 +171,21 @@ def _like(loc: Tensor, given: Tensor, name: str) -> Tensor:
         ) from None
 
 
-<<<<<<< HEAD
-def _require_moments(loc: Tensor, variance: Tensor) -> None:
-    """Check the data of a value, by four numbers that a GPU sends at once; a comparison with NaN is false."""
+def _require_moments(loc: Tensor, variance: Tensor | float) -> None:
+    """Check the data of a value, by numbers that a GPU sends at once; a comparison with NaN is false."""
     if loc.numel() == 0:
         return
-    ends = torch.stack([*loc.aminmax(), *variance.aminmax()]).tolist()
-    _require(-math.inf < ends[0] <= ends[1] < math.inf, "loc must be finite, but has NaN or infinite elements")
-    _require(abs(ends[2]) < math.inf and ends[3] < math.inf, "variance must be finite, but has NaN or infinite elements")
-    _require(ends[2] >= 0, "variance must be non-negative, but has negative elements")
-=======
-def _is_finite(tensor: Tensor) -> bool:
-    """Return whether all elements are finite: they are if their sum is, which is found faster."""
-    return math.isfinite(tensor.detach().sum()) or bool(torch.isfinite(tensor).all())
->>>>>>> sampling
+    known = isinstance(variance, Tensor)
+    ends = (
+        []
+        if not known and loc.is_cuda
+        else torch.stack([*loc.aminmax(), *(variance.aminmax() if isinstance(variance, Tensor) else ())]).tolist()
+    )
+    low, high = ends[2:] if known else (variance, variance)
+    lowest, highest = ends[:2] or (0.0, 0.0)  # a GPU is not made to wait for the mean alone
+    _require(-math.inf < lowest <= highest < math.inf, "loc must be finite, but has NaN or infinite elements")
+    _require(abs(low) < math.inf and high < math.inf, "variance must be finite, but has NaN or infinite elements")
+    _require(low >= 0, "variance must be non-negative, but has negative elements")
 
 
 def _require(condition: bool, message: str) -> None:

@@ -115,7 +115,9 @@ def _built(
     parts = input.loc, input.variance
 
     def columns() -> list[Tensor]:
-        gathered = [gather(part, outside).movedim(-1, 0) for part, outside in zip(parts, (-torch.inf, 0.0), strict=True)]
+        gathered = [
+            gather(part, outside).movedim(-1, 0) for part, outside in zip(parts, (-torch.inf, 0.0), strict=True)
+        ]
         if memory_format is torch.contiguous_format:
             gathered = [part.contiguous() for part in gathered]
         else:  # the channels lie last, in the columns too

@@ -76,18 +76,18 @@ def without_gradients(run: Run) -> Run:
 
 def forward(given: Scene) -> dict[str, Run]:
     """Return a forward pass of the plain network, by AP1 and by AP2."""
-    model, x = given.model, given.x
+    model, x, value = given.model, given.x, given.value
     runs: dict[str, Run] = {
         "plain": lambda: model(x),
         "AP1": lambda: model(momentprop.Mean(x)),
-        "AP2": lambda: model(given.value),
+        "AP2": lambda: model(value),
     }
     return {name: without_gradients(run) for name, run in runs.items()}
 
 
 def both_ways(given: Scene) -> dict[str, Run]:
     """Return a forward and a backward pass to the weights, of the plain network and by AP2."""
-    model, x = given.model, given.x
+    model, x, value = given.model, given.x, given.value
 
     def plain() -> None:
         model.zero_grad(set_to_none=True)
@@ -95,7 +95,7 @@ def both_ways(given: Scene) -> dict[str, Run]:
 
     def ap2() -> None:
         model.zero_grad(set_to_none=True)
-        y = model(given.value)
+        y = model(value)
         (y.loc.sum() + y.variance.sum()).backward()
 
     return {"plain": plain, "AP2": ap2}
@@ -164,18 +164,8 @@ def compiled(given: Scene) -> dict[str, Run]:
     return {name: without_gradients(run) for name, run in runs.items()}
 
 
-def repeated(given: Scene) -> dict[str, Run] | None:
-    """Return repeated passes of the plain network and by AP2, each by the library's call for them.
-
-    `momentprop.repeated(model)` is to return a function that takes what the model takes, tensors or values, and runs as
-    a recorded graph or compiled. None as long as the library has no such call.
-    """
-    call = getattr(momentprop, "repeated", None)
-    if call is None:
-        return None
-    with torch.no_grad():
-        plain, ap2 = call(given.model), call(given.model)
-    return {
-        "plain": without_gradients(lambda: plain(given.x)),
-        "AP2": without_gradients(lambda: ap2(given.value)),
-    }
+def repeated(given: Scene) -> dict[str, Run]:
+    """Return repeated passes of the plain network and by AP2, each by `momentprop.repeated`."""
+    x, value = given.x, given.value
+    plain, ap2 = momentprop.repeated(given.model), momentprop.repeated(given.model)
+    return {"plain": without_gradients(lambda: plain(x)), "AP2": without_gradients(lambda: ap2(value))}

@@ -14,7 +14,7 @@ LAYERS = [  # from bottom to top; a part imports from lower layers only
     ("kernels",),
     ("noise", "paper"),
     ("values",),
-    ("functional", "lognormal_model", "as_tensors", "sampling", "recording", "stand_ins"),
+    ("functional", "lognormal_model", "as_tensors", "sampling", "recording", "repeated", "stand_ins"),
     ("rules", "fallbacks", "mode", "folding"),
     ("correlation", "nn", "running"),
     ("joint_outputs",),

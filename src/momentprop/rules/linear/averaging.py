@@ -4,6 +4,7 @@ The weights of a window are products of weights along each dimension, and so are
 their transposes.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ def _register(dims: int) -> None:
         divisor = call.given("divisor_override")
         if divisor is not None:
             return pooled / float(divisor)
+        if not any(per_dim(call.given("padding", 0), dims)) and not call.given("ceil_mode", False):
+            return pooled / math.prod(per_dim(call.given("kernel_size"), dims))  # all windows are whole
         return pooled / _outer(_window_lengths(call, variance, pooled, dims))
 
     @transpose(f"avg_pool{dims}d")
@@ -52,7 +55,9 @@ def _register(dims: int) -> None:
         Source: paper, eq. linear
         """
         pooled: Tensor = call.on(variance)
-        sizes = zip(variance.shape[-dims:], pooled.shape[-dims:], strict=True)
+        sizes = list(zip(variance.shape[-dims:], pooled.shape[-dims:], strict=True))
+        if all(out and size % out == 0 for size, out in sizes):
+            return pooled / math.prod(size // out for size, out in sizes)
         return pooled / _outer([_adaptive_lengths(pooled, *size) for size in sizes])
 
     @transpose(f"adaptive_avg_pool{dims}d")

@@ -47,8 +47,9 @@ def fixed(call: Call, variance: Tensor) -> Tensor:
     Error: exact
     Source: paper, eq. linear
     """
-    scale = _scale(call, variance)
-    return variance * (scale * scale)
+    weight = call.given("weight")
+    total = call.given("running_var") + call.given("eps", 1e-5)
+    return variance * _per_channel(torch.reciprocal(total) if weight is None else weight * weight / total, variance)
 
 
 @transpose("batch_norm")

@@ -35,15 +35,12 @@ GROWTH = 256
 """The bytes that all results in a model are taken to have for each byte of its arguments, before they are counted."""
 
 
-_ZERO = torch.zeros(())
-
-
 class RunningMoments:
     r"""Running central moments $M_k = \sum_i (x_i - \bar x)^k$ up to the fourth, for the error of the variance."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.mean: Tensor = _ZERO
+        self.mean: Tensor = torch.zeros(())
         self.powers: tuple[Tensor, Tensor, Tensor] = (self.mean, self.mean, self.mean)  # M2, M3, M4
 
     def add(self, draws: Tensor) -> None:

@@ -88,10 +88,11 @@ def differentiable(
             certain = plain(inputs[0].detach())
         kernel = _at_finite_means(kernel)
     differentiated = _requires_grad(inputs)
-    if not compiling and (differentiated or _is_transformed(inputs)) and not scripting():
+    scripted = not compiling and scripting()
+    if not compiling and (differentiated or _is_transformed(inputs)) and not scripted:
         return _Fused.apply(kernel, certain, noisy, *inputs)[:2]  # type: ignore[no-untyped-call, no-any-return]
     moments = kernel(*inputs)
-    mean, variance = _exact_where_certain(moments, certain, noisy, inputs, differentiated or scripting())
+    mean, variance = _exact_where_certain(moments, certain, noisy, inputs, differentiated or scripted)
     if compiling and differentiated and moments.partials is not None and not exporting():
         # dynamo does not support `jvp`, and compilers choose what to save; closed-form partials are kept. An export
         # would cut the graph here: it keeps the result of an autograd function and drops its `backward`

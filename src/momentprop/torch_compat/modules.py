@@ -56,8 +56,8 @@ def hooks_after(module: nn.Module) -> dict[int, Any]:
 
 _LOSES = "many draws of a network take longer"
 _GLOBAL_HOOKS = [
-    known(f"torch.nn.modules.module._global_forward_{name}", otherwise={0: None}, loses=_LOSES)
-    for name in ("hooks", "pre_hooks")
+    known("torch.nn.modules.module._global_forward_hooks", otherwise={0: None}, loses=_LOSES),
+    known("torch.nn.modules.module._global_forward_pre_hooks", otherwise={0: None}, loses=_LOSES),
 ]
 _OWN_CODE = ("transformer", "lazy", "_functions")  # modules of torch that call functions which they are given
 

@@ -91,7 +91,7 @@ def _gather_adaptive(sizes: list[tuple[int, int]]) -> Gather:
 
 def _longest(size: int, count: int) -> int:
     """Return the length of the longest of some adaptive windows."""
-    return max((((i + 1) * size + count - 1) // count - i * size // count for i in range(count)), default=0)
+    return max([((i + 1) * size + count - 1) // count - i * size // count for i in range(count)] or [0])
 
 
 def _pooled(input: Normal, gather: Gather, size: int, memory_format: torch.memory_format) -> Normal:
@@ -161,7 +161,7 @@ def _register_adaptive_pool(op: str, dims: int) -> None:
         asked = list(output_size) if isinstance(output_size, Sequence) else [output_size] * dims
         sizes = input.shape[-dims:]
         windows = [(n, n if m is None else m) for n, m in zip(sizes, asked, strict=True)]
-        gather, size = _gather_adaptive(windows), math.prod(_longest(*window) for window in windows)
+        gather, size = _gather_adaptive(windows), math.prod([_longest(*window) for window in windows])
         return _pooled(input, gather, size, torch.contiguous_format if dims == 3 else memory_format_of(input.loc))
 
     _register(op, dims, pool, "the largest of each adaptive window")

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from momentprop.codegen.formula import Formula, Unprintable
-from momentprop.codegen.printed_c import HEADER, function_in_c
+from momentprop.codegen.layout import empty_rows, rows_sharing
+from momentprop.codegen.printed_c import FAST, HEADER, function_in_c
 
-_FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC", "-w")
+_FLAGS = tuple("-O3 -march=native -fno-math-errno -fno-trapping-math -fno-tree-pre -fopenmp -fPIC -w".split())
+# what is partly redundant is left: moving it makes branches, and loops with branches are not vectorized
 _FEW = 1 << 13  # elements below which one thread is faster than several
 Call = Callable[..., list[Tensor]]
 
@@ -52,7 +54,7 @@ def prepared(formulas: Sequence[Formula], device: torch.device) -> tuple[bool, C
 
 def source_of(formulas: Sequence[Formula]) -> str:
     """Return the C source of some formulas, as functions `f0`, `f1`, …"""
-    return HEADER + "".join(function_in_c(f"f{k}", formula) for k, formula in enumerate(formulas))
+    return HEADER + FAST + "".join(function_in_c(f"f{k}", formula) for k, formula in enumerate(formulas))
 
 
 def place_of(source: str) -> Path:
@@ -86,26 +88,30 @@ def load(place: Path, formulas: Sequence[Formula]) -> list[Call]:
 
 
 def _callable(function: Any, formula: Formula) -> Call:
-    outputs = range(len(formula.outputs))
-    pointers = len(formula.inputs) + len(formula.outputs)
-    function.argtypes = [ctypes.c_void_p] * pointers + [ctypes.c_int64, ctypes.c_int]
+    inputs, outputs, row = range(len(formula.inputs)), range(len(formula.outputs)), formula.row
+    function.argtypes = [ctypes.c_void_p] * (len(inputs) + len(outputs)) + [ctypes.c_int64, ctypes.c_int]
     function.restype = None
-    row = formula.row
+    if row is not None:
+        function.argtypes += [ctypes.c_int64] * len(inputs)
 
-    def call(*inputs: Tensor) -> list[Tensor]:
-        first = inputs[0]
-        made = [torch.empty_like(first) for _ in outputs]
-        count = first.numel()
-        threads = 1 if count < _FEW else torch.get_num_threads()
-        function(
-            *[tensor.data_ptr() for tensor in inputs],
-            *[tensor.data_ptr() for tensor in made],
-            count if row is None else count // row,
-            threads,
-        )
+    def of_elements(*inputs: Tensor) -> list[Tensor]:
+        made = [torch.empty_like(inputs[0]) for _ in outputs]
+        count = inputs[0].numel()
+        function(*[x.data_ptr() for x in inputs], *[y.data_ptr() for y in made], count, _threads(count))
         return made
 
-    return call
+    def of_rows(*inputs: Tensor) -> list[Tensor]:
+        made = empty_rows(formula, inputs)
+        count = made[0].shape[:-1].numel()
+        pointers = [*[x.data_ptr() for x in inputs], *[y.data_ptr() for y in made]]
+        function(*pointers, count, _threads(count * (row or 1)), *map(rows_sharing, inputs))
+        return made
+
+    return of_elements if row is None else of_rows
+
+
+def _threads(elements: int) -> int:
+    return 1 if elements < _FEW else torch.get_num_threads()
 
 
 def _machine() -> str:

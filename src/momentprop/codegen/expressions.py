@@ -42,6 +42,10 @@ class Language:
         """Return whether a condition does not hold."""
         raise NotImplementedError
 
+    def index(self, dtype: torch.dtype) -> str:
+        """Return the place in the row."""
+        raise NotImplementedError
+
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _COMPARED = {"gt": ">", "lt": "<", "ge": ">=", "le": "<=", "eq": "==", "ne": "!="}
@@ -59,6 +63,8 @@ def expression(language: Language, formula: Formula, step: Step, names: dict[int
         return language.number(float(x), wanted)
 
     op, given = step.op, step.arguments
+    if op == "index":
+        return language.index(dtype)
     if op == "where":
         condition, one, other = given
         return language.choice(written(condition, torch.bool), written(one, dtype), written(other, dtype))

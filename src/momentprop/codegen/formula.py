@@ -58,15 +58,16 @@ def recording() -> bool:
 
 
 def record(
-    function: Callable[..., Sequence[Tensor]], inputs: int, dtype: torch.dtype, row: int | None = None
+    function: Callable[..., Sequence[Tensor]], inputs: Sequence[bool], dtype: torch.dtype, row: int | None = None
 ) -> Formula:
-    """Record a function of as many tensors, elementwise or, with a length of `row`, along the last dimension.
+    """Record a function of some tensors, elementwise or, with a length of `row`, along the last dimension.
 
-    Raises `Unprintable` where the function does what no loop can.
+    `inputs` says of each tensor whether it is wide; one that is not has the last dimension 1. Raises `Unprintable`
+    where the function does what no loop can.
     """
-    shape = (2, 3) if row is None else (2, row)
-    given = [torch.empty(shape, dtype=dtype, device="meta", requires_grad=True) for _ in range(inputs)]
-    recorder = _Recorder(given, row)
+    shapes = [(2, 3 if row is None else row if wide else 1) for wide in inputs]
+    given = [torch.empty(shape, dtype=dtype, device="meta", requires_grad=True) for shape in shapes]
+    recorder = _Recorder(given, dtype, row)
     _RECORDING.on = True
     try:
         with torch.enable_grad(), recorder:
@@ -78,14 +79,15 @@ def record(
         raise Unprintable(str(error)) from error
     finally:
         _RECORDING.on = False
-    return _pruned(Formula(dtype, (True,) * inputs, tuple(recorder.steps), outputs, row))
+    return _pruned(Formula(dtype, tuple(inputs), tuple(recorder.steps), outputs, row))
 
 
 class _Recorder(DispatchMode):  # type: ignore[misc, unused-ignore]
     """Numbers the results of operations on tensors without data."""
 
-    def __init__(self, inputs: Sequence[Tensor], row: int | None) -> None:
+    def __init__(self, inputs: Sequence[Tensor], dtype: torch.dtype, row: int | None) -> None:
         super().__init__()
+        self.dtype = dtype
         self.steps: list[Step] = []
         self.row = row
         self.arity = len(inputs)
@@ -129,6 +131,10 @@ class _Recorder(DispatchMode):  # type: ignore[misc, unused-ignore]
             return self._step("constant", (float(_constant(op, values)),), result)
         if op in _ROWS:
             return self._along_row(op, values, result)
+        if op in _SOFTMAX:
+            return self._softmax(op, values)
+        if op == "arange" and result.shape == (self.row,):
+            return self._step("index", (), result)
         if op not in _OPERANDS:
             raise Unprintable(name)
         operands = tuple(self._operand(values[each]) for each in _OPERANDS[op])
@@ -158,16 +164,50 @@ class _Recorder(DispatchMode):  # type: ignore[misc, unused-ignore]
         along = [d % source.ndim for d in dims] == [source.ndim - 1] and values.get("keepdim", False)
         if self.row is None or not along:
             raise Unprintable(f"{op} not along a row")
-        return self._step(op, (self._of(source),), result)
+        return self._of_row(op, self._of(source), result)
+
+    def _of_row(self, op: str, source: Reference_, result: Tensor) -> int:
+        """Return a sum, mean or extremum of a row; of a number for the whole row it is the number, or a multiple."""
+        if self._is_wide(source):
+            return self._step(op, (source,), result)
+        return self._step("mul", (source, self.row), result) if op == "sum" else source.number
+
+    def _is_wide(self, source: Reference_) -> bool:
+        number = source.number
+        return self.kept[number].shape[-1] != 1 if number < self.arity else self.steps[number - self.arity].wide
+
+    def _softmax(self, op: str, values: dict[str, Any]) -> int:
+        """Write out a softmax along the row, its logarithm, or the derivative of one of them."""
+        if self.row is None or values["dim"] not in (-1, 1):
+            raise Unprintable(f"{op} not along a row")
+
+        def step(op: str, *arguments: Any, wide: bool = True) -> Reference_:
+            return Reference_(self._noted(Step(op, arguments, self.dtype, wide)))
+
+        if "backward" in op:
+            gradient, output = self._of(values["grad_output"]), self._of(values["output"])
+            weight = step("exp", output) if "log" in op else output
+            term = gradient if "log" in op else step("mul", gradient, output)
+            share = step("mul", weight, step("sum", term, wide=False))
+            return step("sub", term, share).number
+        x = self._of(values["self"])
+        below = step("sub", x, step("amax", x, wide=False))
+        parts = step("exp", below)
+        whole = step("sum", parts, wide=False)
+        return (step("sub", below, step("log", whole, wide=False)) if "log" in op else step("div", parts, whole)).number
 
     def _step(self, op: str, arguments: tuple[Any, ...], result: Tensor) -> int:
-        if result.dtype not in (torch.float32, torch.float64, torch.bool):
-            raise Unprintable(f"{op} of type {result.dtype}")
+        dtype = self.dtype if result.dtype is torch.int64 else result.dtype  # counts along a row
+        if dtype not in (torch.float32, torch.float64, torch.bool):
+            raise Unprintable(f"{op} of type {dtype}")
         if result.ndim > 2 or (self.row is None and result.numel() not in (1, 6)):
             raise Unprintable(f"{op} changes the shape")
         wide = bool(result.ndim) and result.shape[-1] != 1 and (result.ndim == 2 or self.row is not None)
-        step = Step(op, arguments, result.dtype, wide)
-        if step not in self.known:  # a kernel and its derivatives repeat themselves
+        return self._noted(Step(op, arguments, dtype, wide))
+
+    def _noted(self, step: Step) -> int:
+        """Return the number of a step, which is kept once: a kernel and its derivatives repeat themselves."""
+        if step not in self.known:
             self.known[step] = self.arity + len(self.steps)
             self.steps.append(step)
         return self.known[step]
@@ -212,6 +252,7 @@ _CONSTANTS = frozenset(
     "zeros_like ones_like full_like scalar_tensor new_zeros new_ones new_full full zeros ones".split()
 )
 _ROWS = frozenset("sum mean amax amin".split())
+_SOFTMAX = frozenset("_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data".split())
 _KEPT_NAMES = frozenset()
 _UNARY = (
     "abs neg exp exp2 log log1p expm1 sqrt rsqrt reciprocal sin cos tanh sigmoid erf erfc sign sgn relu logical_not "

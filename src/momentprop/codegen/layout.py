@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from momentprop.codegen.programs import mode
+from momentprop.codegen.formula import Formula
 
 _TYPES = (torch.float32, torch.float64)
 _CLASSES = (Tensor, torch.nn.Parameter)
@@ -14,9 +14,12 @@ _CLASSES = (Tensor, torch.nn.Parameter)
 def are_buildable(tensors: Sequence[Tensor]) -> bool:
     """Return whether a program may serve tensors: plain ones with data."""
     first = tensors[0]
-    if mode() == "eager" or first.dtype not in _TYPES or not (first.is_cpu or first.is_cuda) or first.numel() == 0:
+    if first.dtype not in _TYPES or not (first.is_cpu or first.is_cuda) or first.numel() == 0:
         return False
-    return all(type(tensor) in _CLASSES for tensor in tensors)
+    for tensor in tensors:
+        if type(tensor) not in _CLASSES:
+            return False
+    return True
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -47,3 +50,23 @@ def aligned(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def in_layout_of(first: Tensor, other: Tensor) -> Tensor:
     """Return a copy of a tensor whose elements lie in the order of the first one."""
     return torch.empty_like(first).copy_(other)
+
+
+def rows_sharing(tensor: Tensor) -> int:
+    """Return how many rows of a result share one row of a tensor that lies `in_rows`."""
+    return 1 if tensor.is_contiguous() else tensor.shape[-2]
+
+
+def in_rows(tensor: Tensor, leading: torch.Size) -> Tensor:
+    """Return a tensor of some leading dimensions whose rows lie behind each other, or are repeated along the last one."""
+    tensor = tensor.expand(*leading, tensor.shape[-1])
+    if tensor.is_contiguous() or (tensor.stride(-2) == 0 and tensor.select(-2, 0).is_contiguous()):
+        return tensor
+    return tensor.contiguous()
+
+
+def empty_rows(formula: Formula, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Return the outputs of a formula of rows, with nothing in them."""
+    first, leading = inputs[0], inputs[0].shape[:-1]
+    wide = [formula.kind(number)[1] for number in formula.outputs]
+    return [first.new_empty(*leading, formula.row if each else 1) for each in wide]

@@ -51,76 +51,93 @@ class Triton(Language):
         """Return whether a condition does not hold."""
         return f"({a} == 0)"
 
+    def index(self, dtype: torch.dtype) -> str:
+        """Return the place in the row."""
+        return "column.to(tl.float32)"
+
 
 _TRITON = Triton()
 
 
+_REDUCTIONS = {"sum": "sum", "mean": "sum", "amax": "max", "amin": "min"}
+_NEUTRAL = {"amax": 'float("-inf")', "amin": 'float("inf")'}
+
+
 def function_in_triton(name: str, formula: Formula) -> str:
-    """Return a Triton function that takes the addresses of inputs and outputs, and the number of elements or rows."""
-    inputs, outputs = range(len(formula.inputs)), range(len(formula.outputs))
-    head = [*(f"x{i}" for i in inputs), *(f"y{k}" for k in outputs), "n"]
-    lines, names = _elements(formula) if formula.row is None else _rows(formula)
-    mask = "mask" if formula.row is not None else "None if EVEN else mask"
-    loads = [f"a{i} = tl.load(x{i} + at, mask=({mask}), other={1.0 if formula.row is None else 0.0})" for i in inputs]
-    if formula.row is None:
-        loads = [
-            line for i in inputs
-            for line in (
-                "if EVEN:", f"    a{i} = tl.load(x{i} + at)", "else:",
-                f"    a{i} = tl.load(x{i} + at, mask=mask, other=1.0)",
-            )
-        ]  # fmt: skip
-    for place, step in enumerate(formula.steps):
-        number = len(formula.inputs) + place
-        if step.op in ("sum", "mean", "amax", "amin"):
-            names[number] = f"t{number}"
-            lines_of = _reduced(formula, step.op, names[step.arguments[0].number], step.arguments[0].number)
-            loads.append(f"t{number} = {lines_of}")
-            continue
-        written = expression(_TRITON, formula, step, names)
+    """Return a Triton function that takes the addresses of inputs and outputs, and the number of elements or rows.
+
+    Then come constants: how many rows of the result share one of each input, the rows of a program and the columns; or
+    the elements of a program, and whether they leave no rest.
+    """
+    count = len(formula.inputs)
+    given = [*(f"x{i}" for i in range(count)), *(f"y{k}" for k in range(len(formula.outputs))), "n"]
+    by_rows = formula.row is not None
+    constants = [*(f"E{i}" for i in range(count)), "ROWS", "BLOCK"] if by_rows else ["BLOCK", "EVEN"]
+    head = ", ".join([*given, *(f"{constant}: tl.constexpr" for constant in constants)])
+    names = {i: f"a{i}" for i in range(count)}
+    lines = _loaded_rows(formula) if by_rows else _loaded_elements(formula)
+    lines += _statements(formula, names)
+    for k, number in enumerate(formula.outputs):
+        value = _TRITON.converted(names[number], formula.kind(number)[0], torch.float32)
+        lines += _stored_row(formula, k, number, value) if by_rows else _stored_elements(k, value)
+    body = "\n".join(f"    {line}" for line in lines)
+    return f'@triton.jit(do_not_specialize=["n"])\ndef {name}({head}):\n{body}\n\n\n'
+
+
+def _statements(formula: Formula, names: dict[int, str]) -> list[str]:
+    """Return the assignments of the results of all steps, and note their names."""
+    lines = []
+    for number, step in enumerate(formula.steps, len(formula.inputs)):
+        if step.op in _REDUCTIONS:
+            (term,) = step.arguments
+            written = _reduced(formula, step.op, names[term.number], term.number)
+        else:
+            written = expression(_TRITON, formula, step, names)
         if step.op == "constant":
             names[number] = written
             continue
         names[number] = f"t{number}"
-        loads.append(f"t{number} = {written}")
-    whole = "tl.zeros_like(a0)"
-    stores = []
-    for k, number in enumerate(formula.outputs):
-        value = _TRITON.converted(names[number], formula.kind(number)[0], torch.float32)
-        value = value if number < len(formula.inputs) else f"{whole} + {value}"
-        if formula.row is None:
-            stores += ["if EVEN:", f"    tl.store(y{k} + at, {value})", "else:"]
-            stores.append(f"    tl.store(y{k} + at, {value}, mask=mask)")
-        else:
-            stores.append(f"tl.store(y{k} + at, {value}, mask=mask)")
-    body = "\n".join(f"    {line}" for line in [*lines, *loads, *stores])
-    constants = "BLOCK: tl.constexpr, EVEN: tl.constexpr" if formula.row is None else (
-        "ROWS: tl.constexpr, BLOCK: tl.constexpr"
-    )  # fmt: skip
-    return f'@triton.jit(do_not_specialize=["n"])\ndef {name}({", ".join(head)}, {constants}):\n{body}\n\n\n'
+        lines.append(f"t{number} = {written}")
+    return lines
 
 
-def _elements(formula: Formula) -> tuple[list[str], dict[int, str]]:
+def _loaded_elements(formula: Formula) -> list[str]:
     lines = ["at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)", "mask = at < n"]
-    return lines, {i: f"a{i}" for i in range(len(formula.inputs))}
+    for i in range(len(formula.inputs)):
+        lines += ["if EVEN:", f"    a{i} = tl.load(x{i} + at)"]
+        lines += ["else:", f"    a{i} = tl.load(x{i} + at, mask=mask, other=1.0)"]
+    return lines
 
 
-def _rows(formula: Formula) -> tuple[list[str], dict[int, str]]:
+def _stored_elements(k: int, value: str) -> list[str]:
+    value = f"tl.zeros_like(a0) + {value}"
+    return ["if EVEN:", f"    tl.store(y{k} + at, {value})", "else:", f"    tl.store(y{k} + at, {value}, mask=mask)"]
+
+
+def _loaded_rows(formula: Formula) -> list[str]:
     lines = [
         "row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]",
         "column = tl.arange(0, BLOCK)[None, :]",
         f"inside = column < {formula.row}",
-        "mask = (row < n) & inside",
-        f"at = row * {formula.row} + column",
+        "some = row < n",
+        "mask = some & inside",
     ]
-    return lines, {i: f"a{i}" for i in range(len(formula.inputs))}
+    for i, wide in enumerate(formula.inputs):
+        at, mask = (f"row // E{i} * {formula.row} + column", "mask") if wide else (f"row // E{i}", "some")
+        lines.append(f"a{i} = tl.load(x{i} + {at}, mask={mask}, other=0.0)")
+    return lines
+
+
+def _stored_row(formula: Formula, k: int, number: int, value: str) -> list[str]:
+    if formula.kind(number)[1]:
+        whole = f"tl.zeros([ROWS, BLOCK], tl.float32) + {value}"
+        return [f"tl.store(y{k} + row * {formula.row} + column, {whole}, mask=mask)"]
+    return [f"tl.store(y{k} + row, tl.zeros([ROWS, 1], tl.float32) + {value}, mask=some)"]
 
 
 def _reduced(formula: Formula, op: str, x: str, number: int) -> str:
     """Return a sum, mean, maximum or minimum along the row, of the elements inside it."""
     x = _TRITON.converted(x, formula.kind(number)[0], torch.float32)
-    fill = {"amax": 'float("-inf")', "amin": 'float("inf")'}.get(op, "0.0")
-    inner = f"tl.where(inside, {x}, {fill})"
-    function = {"amax": "max", "amin": "min"}.get(op, "sum")
-    whole = f"tl.{function}({inner}, 1)[:, None]"
+    inner = f"tl.where(inside, {x}, {_NEUTRAL.get(op, '0.0')})"
+    whole = f"tl.{_REDUCTIONS[op]}({inner}, 1)[:, None]"
     return f"{whole} / {formula.row}" if op == "mean" else whole

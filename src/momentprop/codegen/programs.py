@@ -21,11 +21,11 @@ _MODES: tuple[str, ...] = get_args(Mode)
 
 
 class Functions(NamedTuple):
-    """What to record of a kernel, and of how many tensors each is a function."""
+    """What to record of a kernel, and of which tensors each is a function: whether they are wide."""
 
     forward: Callable[..., Sequence[Tensor]]
     backward: Callable[..., Sequence[Tensor]]
-    arity: tuple[int, int]
+    inputs: tuple[Sequence[bool], Sequence[bool]]
     takes_certain: bool = False  # forward takes the plain function of the mean as its last tensor
 
 
@@ -92,7 +92,7 @@ def _started(key: Hashable, functions: Callable[[], Functions], first: Tensor, r
             raise Unprintable(f"no way to build for {first.device.type}")
         wanted = functions()
         formulas = [
-            record(function, arity, first.dtype, row) for function, arity in zip(wanted[:2], wanted.arity, strict=True)
+            record(function, given, first.dtype, row) for function, given in zip(wanted[:2], wanted.inputs, strict=True)
         ]
         is_built, finish = prepare(formulas, first.device)
     except Unprintable as error:

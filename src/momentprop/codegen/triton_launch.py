@@ -12,6 +12,7 @@ from torch import Tensor
 
 from momentprop.codegen import c_library
 from momentprop.codegen.formula import Formula, Unprintable
+from momentprop.codegen.layout import empty_rows, rows_sharing
 from momentprop.codegen.printed_triton import HEADER, function_in_triton
 
 Call = Callable[..., list[Tensor]]
@@ -39,8 +40,9 @@ def prepared(formulas: Sequence[Formula], device: torch.device) -> tuple[bool, C
         module = _module(source)
         calls = [_callable(getattr(module, f"f{k}"), formula) for k, formula in enumerate(formulas)]
         for call, formula in zip(calls, formulas, strict=True):
-            for count in (_BLOCK, 8) if formula.row is None else (8 * formula.row,):  # with and without a rest
-                call(*(torch.ones(count, device=device) for _ in formula.inputs))
+            for count in (_BLOCK, 8):  # with and without a rest
+                shapes = [(count,) if formula.row is None else (8, formula.row if wide else 1) for wide in formula.inputs]
+                call(*(torch.ones(shape, device=device) for shape in shapes))
         torch.cuda.synchronize(device)
         return calls
 
@@ -70,29 +72,31 @@ def _module(source: str) -> types.ModuleType:
 
 def _callable(function: Any, formula: Formula) -> Call:
     """Return a function of tensors that launches a kernel on their device."""
-    outputs, row = range(len(formula.outputs)), formula.row
-    block, rows = _BLOCK, 1
-    if row is not None:
-        block = 1 << (row - 1).bit_length()
-        rows = max(1, 1024 // block)
+    row = formula.row
+    block = _BLOCK if row is None else 1 << (row - 1).bit_length()
+    rows = 1 if row is None else max(1, 1024 // block)
     warps = 4 if block * rows <= 2048 else 8
     several = torch.cuda.device_count() > 1
     ready: dict[Any, Any] = {}  # kernels that are launched without asking Triton again which one it is
 
-    def call(*inputs: Tensor) -> list[Tensor]:
-        first = inputs[0]
-        made = [torch.empty_like(first) for _ in outputs]
-        count = first.numel() if row is None else first.numel() // row
-        constants = (block, count % block == 0) if row is None else (rows, block)
-        grid = (-(-count // (block if row is None else rows)), 1, 1)
-        tensors = (*inputs, *made)
-        here = first.device.index
+    def of_elements(*inputs: Tensor) -> list[Tensor]:
+        made = [torch.empty_like(inputs[0]) for _ in formula.outputs]
+        count = inputs[0].numel()
+        return launched(inputs, made, count, -(-count // block), (block, count % block == 0))
+
+    def of_rows(*inputs: Tensor) -> list[Tensor]:
+        made = empty_rows(formula, inputs)
+        count = made[0].shape[:-1].numel()
+        return launched(inputs, made, count, -(-count // rows), (*map(rows_sharing, inputs), rows, block))
+
+    def launched(inputs: Sequence[Tensor], made: list[Tensor], count: int, programs: int, constants: Any) -> list[Tensor]:
+        tensors, grid, here = (*inputs, *made), (programs, 1, 1), made[0].device.index
         if several and here != torch.cuda.current_device():
             with torch.cuda.device(here):
                 function[grid](*tensors, count, *constants, num_warps=warps)
             return made
         # a kernel is compiled for addresses that 16 divides, and for counts of 32 bits
-        usual = count < 2**31 and all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
+        usual = count < 2**31 and all([tensor.data_ptr() % 16 == 0 for tensor in tensors])
         kernel = ready.get((here, constants)) if usual else None
         if kernel is not None:
             kernel[grid](*tensors, count, *constants)
@@ -102,4 +106,4 @@ def _callable(function: Any, formula: Formula) -> Call:
             ready[here, constants] = kernel
         return made
 
-    return call
+    return of_elements if row is None else of_rows

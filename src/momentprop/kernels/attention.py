@@ -12,12 +12,15 @@ weight, the ratio of the variance of $p_j$ to its first order, account for highe
 variances vanish.
 """
 
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from momentprop.kernels.logistic import COARSE, logistic_expectations
+from momentprop.kernels.rows import along_rows
 from momentprop.kernels.softmax import against_rivals, one_hot, present, step, without_own
 
 _NEAR = 1.0  # variance of scores up to which the second order of the mean is blended in
@@ -36,10 +39,9 @@ class Scores(NamedTuple):
     gain: Tensor | float = 1.0  # g: one number, or one for every score
 
     @property
-    def variance(self) -> Tensor:
-        """The total variance of each score."""
-        parts = [part for part in (self.private, self.shared) if part is not None]
-        return torch.stack(parts).sum(0) if parts else torch.zeros_like(self.mean)
+    def noise(self) -> list[Tensor]:
+        """The private and the shared variance, as far as they are there."""
+        return [part for part in (self.private, self.shared) if part is not None]
 
 
 class Weights(NamedTuple):
@@ -59,17 +61,29 @@ def scores(
 ) -> Scores:
     r"""The scores with the given `mean`, and the private and the shared part of their noise."""
     private = shared = None
+    inside, outside = (1.0, gain * gain) if isinstance(gain, Tensor) else (gain * gain, None)
     if key_variance is not None:
         square = query * query if query_variance is None else query * query + query_variance
-        private = gain * gain * (square @ key_variance.mT)
+        private = _times((inside * square) @ key_variance.mT, outside)
     if query_variance is not None:
         key = key - key.mean(-2, keepdim=True)
-        top = _most_probable(_softmax(mean), key)
-        average = top.middle
-        spread = query_variance @ (key * key).mT - 2 * (query_variance * average) @ key.mT
-        spread = (spread + _sum(query_variance * average * average)).clamp(min=0.0)  # a square, up to rounding
-        shared = gain * gain * torch.where(top.here, _sum(query_variance * top.deviation * top.deviation), spread)
+        top = _most_probable(_Apart.of(along_rows(_most_probable_score, mean, results=_APART)), key)
+        scale = inside * query_variance
+        factor = torch.cat((scale, -2 * scale * top.middle), -1)
+        spread = factor @ torch.cat((key * key, key), -1).mT
+        ends = _sum(scale * top.middle * top.middle), _sum(scale * top.deviation * top.deviation)
+        (shared,) = along_rows(_from_average, spread, top.here, *ends, results=(True,))
+        shared = _times(shared, outside)
     return Scores(mean, private, shared, query_variance, key, gain)
+
+
+def _from_average(spread: Tensor, here: Tensor, rest: Tensor, own: Tensor) -> tuple[Tensor]:
+    """The variance seen from the average key: a square, up to rounding, and apart that of the most probable key."""
+    return (torch.where(here > 0, own, (spread + rest).clamp(min=0.0)),)
+
+
+def _times(x: Tensor, factor: Tensor | None) -> Tensor:
+    return x if factor is None else factor * x
 
 
 def weights(scores: Scores) -> Weights:
@@ -80,16 +94,22 @@ def weights(scores: Scores) -> Weights:
     $L_j$ is shifted by one Newton step, so that the means sum to one. For 30 keys with independent scores spread by 2,
     the means are off by 5e-3 and the deviations of weights above 0.1 by 12 % at variances of 0.3; 0.06 and 25 % at 3.
     """
-    if scores.private is None and scores.shared is None:
+    noise = scores.noise
+    if not noise:
         certain = _softmax(scores.mean)
         return Weights(certain, torch.zeros_like(certain))
-    mean, variance, absent = present(scores.mean, scores.variance)
+    return Weights(*along_rows(partial(_probabilities, scores.private is not None), scores.mean, *noise))
+
+
+def _probabilities(is_private: bool, mean: Tensor, *noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the weights for one or two kinds of noise, of which the first `is_private`."""
+    mean, variance, absent = present(mean, _added(noise))
     gap, spread = against_rivals(mean, variance, absent)
     far = 100 + spread
     gap = torch.clamp(gap, -far, far)  # nothing changes beyond
     first, slope, excess = _logistic(gap, spread)
 
-    tilt = 0.5 * variance if scores.private is None else 0.5 * variance - _softmax(mean) * scores.private
+    tilt = 0.5 * variance - _softmax(mean) * noise[0] if is_private else 0.5 * variance
     typical = _sum(torch.softmax(0.5 * mean + 0.25 * variance, -1) * variance)  # of the keys with weight
     blend = step(typical / _NEAR)
     average = torch.where(absent, 0.0, blend * (first / (1 + excess)) + (1 - blend) * _softmax(mean + tilt))
@@ -98,7 +118,7 @@ def weights(scores: Scores) -> Weights:
     shift = (torch.log1p(excess) * (1 + excess) / steepness).clamp(-5.0, 5.0)
     shifted, second = _logistic_moments(torch.clamp(gap - shift, -far, far), spread)
     found = second / _sum(shifted) ** 2
-    return Weights(average, torch.minimum(found, average * _complement(average)))
+    return average, torch.minimum(found, average * _complement(average))
 
 
 def mixture(
@@ -111,23 +131,47 @@ def mixture(
     """
     average = weights.mean
     result = average @ value
-    variance = torch.zeros_like(result)
-    centred = value - value.mean(-2, keepdim=True)
-    top = _most_probable(average, centred)
-    gained = average * average * gains(weights, scores.variance)
-    if scores.private is not None:
-        variance = variance + _about(top, gained * scores.private, centred)
-    if scores.shared is not None:
-        weight = average * average * scores.shared
-        typical = (_sum(gained * scores.shared) + _DAMPING) / (_sum(weight) + _DAMPING)
-        variance = variance + typical * _along_query(top, scores, average, centred)
-    variance = torch.minimum(variance, _about(top, average, centred))  # Jensen: that of one value, drawn by the weights
     second = average * average + weights.variance
+    variance = torch.zeros_like(result)
+    if scores.noise:
+        variance = _by_scores(scores, weights, value - value.mean(-2, keepdim=True))
     if value_variance is not None:
         variance = variance + second @ value_variance / (1 - dropout)
     if dropout > 0:
         variance = variance + dropout / (1 - dropout) * (second @ (value * value))
     return result, variance
+
+
+def _by_scores(scores: Scores, weights: Weights, value: Tensor) -> Tensor:
+    """The variance of the average of values that is due to the noise of the scores; `value` is centred."""
+    average, noise = weights.mean, scores.noise
+    is_private, is_shared = scores.private is not None, scores.shared is not None
+    kernel = partial(_contributions, is_private, is_shared)
+    results = _APART + _APART[1:] * is_private + (False,) * is_shared
+    found = along_rows(kernel, average, weights.variance, *noise, results=results)
+    parts = _Apart.of(found)
+    top = _most_probable(parts, value)
+    values = torch.cat((value * value, value), -1)
+    variance: Tensor | float = 0.0
+    if is_private:
+        variance = _about(top, _Apart(parts.here, *found[4:7]), values)
+    if is_shared:
+        variance = variance + found[-1] * _along_query(top, scores, parts, value)
+    # Jensen: at most the variance of one value, drawn by the weights
+    return torch.minimum(torch.as_tensor(variance), _about(top, parts, values))
+
+
+def _contributions(is_private: bool, is_shared: bool, average: Tensor, spread: Tensor, *noise: Tensor) -> list[Tensor]:
+    """The weights apart from the largest, then the contributions of private noise, then the gain of shared noise."""
+    here = one_hot(average)
+    gained = average * average * gains(Weights(average, spread), _added(noise))
+    found = [here.to(average.dtype), *_apart(here, average)]
+    if is_private:
+        found += _apart(here, gained * noise[0])
+    if is_shared:
+        weight = average * average * noise[-1]
+        found.append((_sum(gained * noise[-1]) + _DAMPING) / (_sum(weight) + _DAMPING))
+    return found
 
 
 def gains(weights: Weights, variance: Tensor) -> Tensor:
@@ -148,11 +192,38 @@ def gains(weights: Weights, variance: Tensor) -> Tensor:
     return gain * (_sum(weights.variance) + _DAMPING) / (total + _DAMPING)
 
 
-class _Top(NamedTuple):
-    r"""The most probable key of each query, apart from the others: if it is certain, its $c_j$ vanishes."""
+class _Apart(NamedTuple):
+    """Terms of each key: that of the most probable one, apart from those of the others."""
 
-    here: Tensor  # the mask of this key
-    others: Tensor  # the probabilities of the other keys
+    here: Tensor  # one for this key, otherwise zero
+    own: Tensor  # its term
+    others: Tensor  # the other terms, and zero for this key
+    rest: Tensor  # their sum
+
+    @classmethod
+    def of(cls, found: Sequence[Tensor]) -> "_Apart":
+        """Return the first results of a kernel; the mask has no derivative."""
+        return cls(found[0].detach(), *found[1:4])
+
+
+_APART = (True, False, True, False)
+
+
+def _apart(here: Tensor, terms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    others = torch.where(here, 0.0, terms)
+    return _sum(torch.where(here, terms, 0.0)), others, _sum(others)
+
+
+def _most_probable_score(mean: Tensor) -> tuple[Tensor, ...]:
+    average = _softmax(mean)
+    here = one_hot(average)
+    return here.to(average.dtype), *_apart(here, average)
+
+
+class _Top(NamedTuple):
+    r"""The most probable key of each query: if it is certain, its $c_j$ vanishes."""
+
+    here: Tensor
     value: Tensor
     deviation: Tensor  # its c, to all digits
 
@@ -161,36 +232,45 @@ class _Top(NamedTuple):
         """The average value."""
         return self.value - self.deviation
 
-    def split(self, terms: Tensor) -> tuple[Tensor, Tensor]:
-        """The term of this key, and the terms of the others."""
-        return _sum(torch.where(self.here, terms, 0.0)), torch.where(self.here, 0.0, terms)
+
+def _most_probable(average: _Apart, value: Tensor) -> _Top:
+    top = average.here @ value
+    return _Top(average.here, top, average.rest * top - average.others @ value)
 
 
-def _most_probable(average: Tensor, value: Tensor) -> _Top:
-    here = one_hot(average)
-    others = torch.where(here, 0.0, average)
-    top = here.to(average.dtype) @ value
-    return _Top(here, others, top, _sum(others) * top - others @ value)
+def _about(top: _Top, contribution: _Apart, values: Tensor) -> Tensor:
+    r"""$\sum_j a_j c_j^2$; `values` are the squares of the values, and the values."""
+    square, simple = (contribution.others @ values).chunk(2, -1)
+    spread = square - 2 * top.middle * simple + top.middle * top.middle * contribution.rest
+    # a sum of squares, up to rounding
+    return spread.clamp(min=0.0) + contribution.own * top.deviation * top.deviation
 
 
-def _about(top: _Top, contribution: Tensor, value: Tensor) -> Tensor:
-    r"""$\sum_j a_j c_j^2$."""
-    own, rest = top.split(contribution)
-    middle = top.middle
-    spread = rest @ (value * value) - 2 * middle * (rest @ value) + middle * middle * _sum(rest)
-    return spread.clamp(min=0.0) + own * top.deviation * top.deviation  # a sum of squares, up to rounding
-
-
-def _along_query(top: _Top, scores: Scores, average: Tensor, value: Tensor) -> Tensor:
+def _along_query(top: _Top, scores: Scores, average: _Apart, value: Tensor) -> Tensor:
     r"""$\sum_d \sigma_{Q_d}^2 (\sum_j g p_j c_j \mu_{K_{jd}})^2$, of shape `(..., queries, features of the values)`."""
     assert scores.keys is not None
     assert scores.query_variance is not None
-    own, rest = top.split(average * scores.gain)
+    gain, others, own = scores.gain, average.others, average.own
+    if isinstance(gain, Tensor):
+        own, others, _ = _apart(average.here > 0, (own * average.here + others) * gain)
     pairs = (value.unsqueeze(-1) * scores.keys.unsqueeze(-2)).flatten(-2)  # shape: (..., keys, values * features)
-    slope = (rest @ pairs).unflatten(-1, (value.shape[-1], scores.keys.shape[-1]))
-    slope = slope - top.middle.unsqueeze(-1) * (rest @ scores.keys).unsqueeze(-2)
-    slope = slope + (own * top.deviation).unsqueeze(-1) * (top.here.to(value.dtype) @ scores.keys).unsqueeze(-2)
-    return torch.matmul(slope * slope, scores.query_variance.unsqueeze(-1)).squeeze(-1)
+    slope = (others @ pairs).unflatten(-1, (value.shape[-1], scores.keys.shape[-1]))
+    given = (slope, others @ scores.keys, average.here @ scores.keys, scores.query_variance)
+    by_feature = [given[0], *(x.unsqueeze(-2) for x in given[1:])]
+    by_value = [x.unsqueeze(-1) for x in (top.middle, own * top.deviation)]
+    (found,) = along_rows(_squared_slope, *by_feature, *by_value, results=(False,))
+    return found.squeeze(-1) if isinstance(gain, Tensor) else gain * gain * found.squeeze(-1)
+
+
+def _squared_slope(
+    slope: Tensor, level: Tensor, key: Tensor, variance: Tensor, middle: Tensor, own: Tensor
+) -> tuple[Tensor]:
+    slope = slope - middle * level + own * key
+    return (_sum(slope * slope * variance),)
+
+
+def _added(noise: Sequence[Tensor]) -> Tensor:
+    return noise[0] if len(noise) == 1 else noise[0] + noise[1]
 
 
 def _logistic(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -21,7 +21,7 @@ from torch.autograd.function import FunctionCtx
 from momentprop.codegen.formula import Unprintable, record
 from momentprop.codegen.identity import Unidentified, identity_of
 from momentprop.codegen.layout import aligned, are_buildable
-from momentprop.codegen.programs import Functions, Program, program_for
+from momentprop.codegen.programs import Functions, Program, mode, program_for
 from momentprop.torch_compat.export import exporting, scripting
 from momentprop.torch_compat.functorch import forward_levels, is_forward_mode, is_transforming, is_wrapped
 
@@ -78,7 +78,7 @@ def differentiable(
 ) -> tuple[Tensor, Tensor]:
     """Run any kernel, elementwise or not, so that few tensors are saved for its derivatives."""
     compiling = torch.compiler.is_compiling()
-    if elementwise and not compiling:
+    if elementwise:
         program = _program(kernel, plain, noisy, inputs)
         if program is not None:
             return _run(program, _Source(kernel, plain, noisy), aligned(inputs))
@@ -89,7 +89,7 @@ def differentiable(
         kernel = _at_finite_means(kernel)
     differentiated = _requires_grad(inputs)
     scripted = not compiling and scripting()
-    if not compiling and (differentiated or _is_transformed(inputs)) and not scripted:
+    if not compiling and (differentiated or is_transformed(inputs)) and not scripted:
         return _Fused.apply(kernel, certain, noisy, *inputs)[:2]  # type: ignore[no-untyped-call, no-any-return]
     moments = kernel(*inputs)
     mean, variance = _exact_where_certain(moments, certain, noisy, inputs, differentiated or scripted)
@@ -110,7 +110,7 @@ def if_built(
 
     The program takes tensors that must first be `made`; those given are `like` them in type, device and number.
     """
-    program = None if torch.compiler.is_compiling() else _program(kernel, None, False, like)
+    program = _program(kernel, None, False, like)
     return None if program is None else _run(program, _Source(kernel, None, False), aligned(made()))
 
 
@@ -126,7 +126,7 @@ def _program(
     kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, noisy: bool, inputs: Sequence[Tensor]
 ) -> Program | None:
     """Return the built kernel for these tensors, if there is one: not under a transform, nor for tensors without data."""
-    if not are_buildable(inputs) or scripting() or is_transforming() or is_forward_mode():
+    if not may_be_built(inputs):
         return None
     try:
         key = identity_of(kernel)
@@ -138,6 +138,18 @@ def _program(
         of_plain = Unidentified
     wanted = partial(_functions, kernel, plain, noisy, len(inputs))
     return program_for((key, of_plain, noisy), inputs, wanted)
+
+
+def may_be_built(inputs: Sequence[Tensor]) -> bool:
+    """Return whether programs may run on these tensors now."""
+    return not (
+        mode() == "eager"
+        or torch.compiler.is_compiling()
+        or not are_buildable(inputs)
+        or scripting()
+        or is_transforming()
+        or is_forward_mode()
+    )
 
 
 def _functions(kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, noisy: bool, arity: int) -> Functions:
@@ -154,15 +166,23 @@ def _functions(kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, noisy: 
         inputs, grads = given[:arity], given[arity:]
         moments = bounded(*inputs)
         if moments.partials is None:
-            return _gradients(moments[:2], inputs, grads)
+            return gradients(moments[:2], inputs, grads)
         flat = _flat_partials(moments)
         return [grads[0] * flat[2 * i] + grads[1] * flat[2 * i + 1] for i in range(arity)]
 
-    return Functions(forward, backward, (arity + takes_certain, arity + 2), takes_certain)
+    return Functions(forward, backward, ([True] * (arity + takes_certain), [True] * (arity + 2)), takes_certain)
 
 
-def _gradients(results: Sequence[Tensor], inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> Sequence[Tensor]:
-    return torch.autograd.grad(results, inputs, grads, allow_unused=True, materialize_grads=True)
+def gradients(
+    results: Sequence[Tensor], inputs: Sequence[Tensor], grads: Sequence[Tensor], again: bool = False
+) -> Sequence[Tensor]:
+    """Return the derivatives of results in some directions by all inputs; some results may have none.
+
+    `again` makes a graph of them, for second derivatives.
+    """
+    pairs = [(result, grad) for result, grad in zip(results, grads, strict=True) if result.requires_grad]
+    results, grads = zip(*pairs, strict=True)
+    return torch.autograd.grad(results, inputs, grads, create_graph=again, allow_unused=True, materialize_grads=True)
 
 
 _EXACT = frozenset(("relu", "leaky_relu", "abs", "neg", "clamp", "clamp_min", "clamp_max"))
@@ -171,7 +191,7 @@ _EXACT = frozenset(("relu", "leaky_relu", "abs", "neg", "clamp", "clamp_min", "c
 def _is_plainly_exact(plain: Callable[[Tensor], Tensor]) -> bool:
     """Return whether a printed function gives torch's own result to the last digit: one without roundings."""
     try:
-        steps = record(lambda x: [plain(x)], 1, torch.float32).steps
+        steps = record(lambda x: [plain(x)], [True], torch.float32).steps
     except Unprintable:
         return False
     return len(steps) <= 1 and all(step.op in _EXACT for step in steps)
@@ -216,7 +236,7 @@ class _Built(torch.autograd.Function):
             for i, total in zip(wanted, found, strict=True):
                 totals[i] = total
             return None, None, *totals
-        if _is_transformed(grads):  # many gradients at once
+        if is_transformed(grads):  # many gradients at once
             return None, None, *pullback(_outputs(bounded, range(2)), *inputs)[1](grads)
         return None, None, *program.backward(*aligned((*inputs, *grads)))
 
@@ -225,7 +245,8 @@ def _requires_grad(inputs: tuple[Tensor, ...]) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
 
-def _is_transformed(inputs: tuple[Tensor, ...]) -> bool:
+def is_transformed(inputs: tuple[Tensor, ...]) -> bool:
+    """Return whether some tensors take part in a transform or in forward-mode derivatives."""
     return is_forward_mode() or any(map(is_wrapped, inputs))
 
 
@@ -284,8 +305,8 @@ class _Fused(torch.autograd.Function):
         wanted = [i for i, grad in enumerate(by_kernel) if grad is not None]
         if wanted:  # no closed form, or a second derivative
             # only these outputs: if another one overflows, its zero cotangent becomes NaN
-            _, pull = pullback(_outputs(ctx.kernel, wanted), *inputs)
-            more = pull(tuple(by_kernel[i] for i in wanted))
+            directions = tuple(by_kernel[i] for i in wanted)
+            more = _pulled(_outputs(ctx.kernel, wanted), inputs, directions, ctx.needs_input_grad[3:])
             totals = [_plus(total, extra) for total, extra in zip(totals, more, strict=True)]
         return None, None, None, *totals
 
@@ -305,6 +326,19 @@ class _Fused(torch.autograd.Function):
             first = tuple(torch.stack([d * t for d, t in zip(pair, along, strict=True)]).sum(0) for pair in pairs)
             pushed = (*first, *pushed[2:])
         return pushed
+
+
+def _pulled(
+    function: Callable[..., Any], inputs: Sequence[Tensor], grads: Any, needed: Sequence[bool]
+) -> Sequence[Tensor | None]:
+    """Return the derivatives in some directions; by autograd where nothing needs more, so that programs may run."""
+    if torch.is_grad_enabled() or is_transforming() or is_transformed((*inputs, *grads)):
+        return pullback(function, *inputs)[1](grads)
+    with torch.enable_grad():
+        again = [x.detach().requires_grad_(need) for x, need in zip(inputs, needed, strict=True)]
+        results = function(*again)
+    found = iter(torch.autograd.grad(results, [x for x in again if x.requires_grad], grads, allow_unused=True))
+    return [next(found) if need else None for need in needed]
 
 
 class _Attached(torch.autograd.Function):

@@ -10,6 +10,7 @@ accurate.
 import torch
 from torch import Tensor
 
+from momentprop.codegen.formula import recording
 from momentprop.distributions import LOGISTIC_VARIANCE
 from momentprop.kernels.fuse import Moments
 from momentprop.kernels.logistic import logistic_expectations
@@ -159,7 +160,11 @@ def _exact_where_certain(found: Tensor, plain: Tensor, variance: Tensor) -> Tens
 
 def one_hot(x: Tensor) -> Tensor:
     """The mask of the first of the largest entries."""
-    return torch.arange(x.shape[-1], device=x.device) == x.argmax(-1, keepdim=True)
+    places = torch.arange(x.shape[-1], device=x.device)
+    if not recording():
+        return places == x.argmax(-1, keepdim=True)
+    largest = torch.where(x == x.amax(-1, keepdim=True), places, torch.inf)
+    return places == largest.amin(-1, keepdim=True)
 
 
 def without_own(terms: Tensor) -> Tensor:

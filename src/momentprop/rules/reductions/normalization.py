@@ -19,6 +19,7 @@ from momentprop.dispatch.registry import mixing
 from momentprop.kernels.fuse import Kernel, Moments, differentiable
 from momentprop.kernels.normalization import normalized
 from momentprop.kernels.ratio import over_response, over_sum
+from momentprop.kernels.rows import along_rows
 from momentprop.rules.linear.products import product_variance
 from momentprop.values import Independent, Normal
 from momentprop.values.moments import is_random, mean_of, some_value, variance_of
@@ -35,7 +36,7 @@ def in_float(*parts: Tensor) -> list[Tensor]:
 def over_groups(input: Normal, kernel: Kernel, grouping: Grouping, *more: Tensor) -> Normal:
     """Apply a kernel of the last dimension to the groups that `grouping` puts there, at least in float32."""
     parts = (grouping(part) for part in in_float(input.loc, input.variance, *more))
-    return input.of(*differentiable(kernel, *parts))
+    return input.of(*along_rows(kernel, *parts, otherwise=partial(differentiable, kernel)))
 
 
 def _along(input: Normal, dim: int, kernel: Kernel, *more: Tensor) -> Normal:

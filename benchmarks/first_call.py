@@ -39,8 +39,8 @@ def eager(given: Scene) -> dict[str, Run]:
     return {name: without_gradients(run) for name, run in runs.items()}
 
 
-KINDS = {"compile": compiled, "draw": drawn, "eager": eager}
-"""The contenders whose first call is timed."""
+KINDS = {"compile": compiled, "draw": drawn, "eager": eager, "built": eager}
+"""The contenders whose first call is timed; *built* waits until its kernels have been built."""
 
 
 def first_call(kind: str, contender: str, network: str, batch: int, device: str) -> float | None:
@@ -48,7 +48,9 @@ def first_call(kind: str, contender: str, network: str, batch: int, device: str)
     command = [sys.executable, __file__, kind, contender, "--network", network, "--batch", str(batch)]
     with tempfile.TemporaryDirectory() as cache:
         try:
-            return _output([*command, "--device", device], {"TORCHINDUCTOR_CACHE_DIR": cache})
+            mode = "wait" if kind == "built" else "auto"
+            caches = {"TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": cache, "MOMENTPROP_CACHE": cache}
+            return _output([*command, "--device", device], {**caches, "MOMENTPROP_KERNELS": mode})
         except subprocess.TimeoutExpired:
             return None
 

@@ -25,6 +25,7 @@ from normalization import device_name, record
 from speed_groups import GROUPS, SLOW, Case, Setting, setting
 from turns import ROOT, about
 
+from momentprop.codegen import programs
 from momentprop.markdown import table
 
 _HEAD = ("", "case", "target", "measured (quartiles)", "one", "other", "rounds")
@@ -39,6 +40,7 @@ def main() -> None:
     """Measure, save after every group, and print the table."""
     options = arguments()
     prepare(options.device)
+    programs.set_mode("wait")  # no measurement depends on when a build ends
     given = setting(options.device, options.quick)
     if options.scale:
         print(scaling.run(given, options))

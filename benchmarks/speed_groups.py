@@ -145,9 +145,10 @@ def first_compiled(given: Setting) -> Cases:
 
 
 def first_eager(given: Setting) -> Cases:
-    """The first eager call of AP2 over that of the plain network, each in a new process."""
+    """The first eager call of AP2 over that of the plain network, each in a new process; and if it waits for builds."""
     (network,) = given.networks("CIFAR")
-    yield f"{network}, batch 1", partial(_first, given, "eager", ("AP2", "plain"), network, 1, None, 3)
+    for kind, title in (("eager", ""), ("built", ", built at once")):
+        yield f"{network}, batch 1{title}", partial(_first, given, kind, ("AP2", "plain"), network, 1, None, 3)
 
 
 def encoder(given: Setting) -> Cases:

@@ -111,7 +111,7 @@ def test_a_large_batch_is_cut_into_pieces(monkeypatch: pytest.MonkeyPatch) -> No
         largest.append(scores.mean.shape[0])
         return mixture(scores, *rest)
 
-    monkeypatch.setattr(notes, "_MOST", 100)
+    monkeypatch.setitem(notes._MOST, "cpu", 100)
     monkeypatch.setattr(kernels, "mixture", spy)
     monkeypatch.setattr(notes, "mixture", spy)
     pieces = F.scaled_dot_product_attention(query, key[:1], value, mask), written_out(query, key, value, mask)

@@ -181,6 +181,8 @@ def gradients(
     `again` makes a graph of them, for second derivatives.
     """
     pairs = [(result, grad) for result, grad in zip(results, grads, strict=True) if result.requires_grad]
+    if not pairs:
+        return [torch.zeros_like(x) for x in inputs]
     results, grads = zip(*pairs, strict=True)
     return torch.autograd.grad(results, inputs, grads, create_graph=again, allow_unused=True, materialize_grads=True)
 
@@ -337,7 +339,7 @@ def _pulled(
     with torch.enable_grad():
         again = [x.detach().requires_grad_(need) for x, need in zip(inputs, needed, strict=True)]
         results = function(*again)
-    found = iter(torch.autograd.grad(results, [x for x in again if x.requires_grad], grads, allow_unused=True))
+    found = iter(gradients(results, [x for x in again if x.requires_grad], grads))
     return [next(found) if need else None for need in needed]
 
 

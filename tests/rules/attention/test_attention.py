@@ -35,7 +35,7 @@ def _score_variance(query: Normal, key: Normal) -> float:
     """The average variance of the scores, the query's noise seen from the average key."""
     gain = query.shape[-1] ** -0.5
     found = kernels.scores(gain * query.loc @ key.loc.T, query.loc, query.variance, key.loc, key.variance, gain)
-    return float(found.variance.mean())
+    return float(sum(found.noise).mean())
 
 
 def _check_against_draws(keys: int, features: int, sharpness: float, noises: tuple[float, float]) -> None:

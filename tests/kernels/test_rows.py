@@ -1,0 +1,123 @@
+"""Kernels of rows, built for the processor or a GPU, hold what their formulas hold."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from momentprop import Normal
+from momentprop.codegen import c_library, programs
+from momentprop.codegen.identity import identity_of
+from momentprop.kernels import rows
+from momentprop.kernels.softmax import one_hot
+
+DEVICES = [
+    pytest.param("cpu", marks=pytest.mark.skipif(c_library.compiler() is None, reason="no C compiler")),
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
+]
+TOKENS, FEATURES = 12, 8
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """Let kernels be built for a device, in a folder of the test."""
+    monkeypatch.setenv("MOMENTPROP_CACHE", str(tmp_path))
+    before = programs.mode()
+    programs.set_mode("wait")
+    yield request.param
+    programs.set_mode(before)
+
+
+def layer_norm(x: Normal, *_: Normal) -> Normal:
+    return F.layer_norm(x, x.shape[-1:])
+
+
+def rms_norm(x: Normal, *_: Normal) -> Normal:
+    return F.rms_norm(x, x.shape[-1:])
+
+
+def causal(query: Normal, key: Normal, value: Normal) -> Normal:
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def certain_queries(query: Normal, key: Normal, value: Normal) -> Normal:
+    return F.scaled_dot_product_attention(query.loc, key, value)
+
+
+def written_out(query: Normal, key: Normal, value: Normal) -> Normal:
+    return torch.softmax((query @ key.mT) * 0.3, -1) @ value
+
+
+MAPS = [layer_norm, rms_norm, F.scaled_dot_product_attention, causal, certain_queries, written_out]
+
+
+def given(device: str, dtype: torch.dtype) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    means = [torch.randn(2, 3, TOKENS, FEATURES, generator=generator) for _ in range(3)]
+    variances = [0.3 * torch.rand(2, 3, TOKENS, FEATURES, generator=generator) for _ in range(3)]
+    return [x.to(device, dtype).requires_grad_() for x in (*means, *variances)]
+
+
+def moments_and_slopes(function: Callable[..., Normal], parts: list[Tensor]) -> list[Tensor]:
+    result = function(*(Normal(mean, variance) for mean, variance in zip(parts[:3], parts[3:], strict=True)))
+    total = (result.loc.sin() + result.variance.cos()).sum()
+    return [*result.parts, *torch.autograd.grad(total, parts, allow_unused=True, materialize_grads=True)]
+
+
+@pytest.mark.parametrize("function", MAPS, ids=lambda function: function.__name__)
+def test_moments_and_derivatives_are_those_of_the_formula(function: Callable[..., Normal], device: str) -> None:
+    found = moments_and_slopes(function, given(device, torch.float32))
+    assert not programs.failures()
+    programs.set_mode("eager")
+    wanted = moments_and_slopes(function, given("cpu", torch.float64))
+    for ours, theirs in zip(found, wanted, strict=True):
+        error = (ours.detach().cpu().double() - theirs).abs().max()
+        assert error < 3e-6 * theirs.abs().max().clamp(min=1e-3)
+
+
+def test_second_derivatives_are_those_of_the_formula(device: str) -> None:
+    def twice() -> Tensor:
+        x, variance = (part.requires_grad_() for part in (torch.linspace(-1, 2, 6), torch.linspace(0.1, 1, 6)))
+        result = F.layer_norm(Normal(x.to(device), variance.to(device)), (6,))
+        (slope,) = torch.autograd.grad((result.loc**3).sum(), x, create_graph=True)
+        return torch.autograd.grad((slope * slope).sum(), variance)[0]
+
+    found = twice()
+    programs.set_mode("eager")
+    torch.testing.assert_close(found, twice(), rtol=1e-4, atol=1e-5)
+
+
+def test_tensors_that_broadcast_and_results_for_a_whole_row(device: str) -> None:
+    def kernel(x: Tensor, by_column: Tensor, by_row: Tensor) -> tuple[Tensor, Tensor]:
+        shifted = x * by_column - by_row
+        return shifted * x.mean(-1, keepdim=True), torch.softmax(shifted, -1).amax(-1, keepdim=True)
+
+    x, by_column, by_row = (torch.randn(shape, device=device) for shape in ((5, 3, 7), (5, 1, 7), (5, 3, 1)))
+    found = rows.along_rows(kernel, x.mT.contiguous().mT, by_column, by_row, results=(True, False))
+    assert not programs.failures()
+    for ours, theirs in zip(found, kernel(x, by_column, by_row), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_the_first_of_equal_entries_is_chosen(device: str) -> None:
+    x = torch.tensor([[1.0, 3.0, 3.0, -torch.inf], [2.0, 2.0, 2.0, 2.0]], device=device)
+    (found,) = rows.along_rows(lambda x: [one_hot(x).to(x.dtype)], x, results=(True,))
+    assert not programs.failures()
+    assert found.tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
+
+
+def test_a_kernel_is_built_for_some_lengths_only(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "_MOST_LENGTHS", 1)
+    kernel = partial(_scaled, 2.5)
+    for length in (3, 4, 3):
+        (found,) = rows.along_rows(kernel, torch.ones(1, length, device=device), results=(True,))
+        assert found.tolist() == [[2.5] * length]
+    assert {length for (known, _), length in rows._KNOWN if known == identity_of(kernel)} == {3}
+
+
+def _scaled(factor: float, x: Tensor) -> list[Tensor]:
+    return [factor * x]

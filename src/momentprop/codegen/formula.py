@@ -1,5 +1,6 @@
 """Records which operations a kernel makes, so that they can be printed as one loop over the elements."""
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -65,7 +66,8 @@ def record(
     Raises `Unprintable` where the function does what no loop can.
     """
     shape = (2, 3) if row is None else (2, row)
-    given = [torch.empty(shape, dtype=dtype, device="meta", requires_grad=True) for _ in range(inputs)]
+    # not on the device `meta`, for which torch imports dynamo; not a number, so that no look at the data goes unnoticed
+    given = [torch.full(shape, math.nan, dtype=dtype, requires_grad=True) for _ in range(inputs)]
     recorder = _Recorder(given, row)
     _RECORDING.on = True
     try:
@@ -74,7 +76,7 @@ def record(
         outputs = tuple(recorder.number_of(result) for result in results)
     except Unprintable:
         raise
-    except Exception as error:  # meta tensors have no data to look at
+    except Exception as error:  # such as a look at the shape, which is not that of the call
         raise Unprintable(str(error)) from error
     finally:
         _RECORDING.on = False
@@ -82,7 +84,7 @@ def record(
 
 
 class _Recorder(DispatchMode):  # type: ignore[misc, unused-ignore]
-    """Numbers the results of operations on tensors without data."""
+    """Numbers the results of operations."""
 
     def __init__(self, inputs: Sequence[Tensor], row: int | None) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ Mode = Literal["auto", "wait", "eager"]
 Call = Callable[..., list[Tensor]]
 
 _MODES: tuple[str, ...] = get_args(Mode)
-_LAST_SECONDS = 10.0  # for the build that runs when the interpreter ends
+_LAST_SECONDS = 60.0  # for a build that runs when the interpreter ends: one by Triton would crash if it went on
 _LOGGER = logging.getLogger("momentprop")
 
 

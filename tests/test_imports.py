@@ -19,7 +19,7 @@ LAYERS = [  # from bottom to top; a part imports from lower layers only
     ("correlation", "nn", "running"),
     ("joint_outputs",),
     ("propagate",),
-    ("checking", "normalization", "belief", "data"),
+    ("checking", "normalization", "belief", "data", "built_kernels"),
     ("calibration",),
     ("__init__",),
     ("training",),

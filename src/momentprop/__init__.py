@@ -1,6 +1,7 @@
 """momentprop carries the mean and the variance of every unit through a network, in one forward pass."""
 
 from momentprop import belief as belief
+from momentprop import built_kernels as built_kernels
 from momentprop import functional as functional
 from momentprop import nn as nn
 from momentprop import paper as paper

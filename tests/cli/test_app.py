@@ -20,6 +20,7 @@ def test_the_command_without_arguments_shows_its_help(capsys):
     printed = capsys.readouterr().out
     assert "  check  " in printed
     assert "  data   " in printed
+    assert "  kernels  Build kernels ahead of time, list and clear them." in printed
 
 
 def test_the_package_installs_the_command():
@@ -161,7 +162,7 @@ def test_another_package_adds_a_command_by_an_entry_point(capsys, monkeypatch):
     assert cli.main(["hello", "you"]) == 0
     assert capsys.readouterr().out == "Hello you\n"
     assert cli.main([]) == 0
-    assert "  hello  Greet." in capsys.readouterr().out
+    assert "  hello    Greet." in capsys.readouterr().out
 
 
 def test_a_broken_package_leaves_the_other_commands_alone(capsys, monkeypatch):

@@ -1,4 +1,4 @@
-"""The command `momentprop`: checks the accuracy of a network, fetches data sets, and runs commands of other packages.
+"""The command `momentprop`: checks a network, fetches data sets, builds kernels, and runs commands of other packages.
 
 Each module of this folder is one command, with a function `register` that adds it. `main` turns a mistake of the user
 into one line on the standard error and the exit status 2. Any other error is a bug of ours and keeps its traceback.

@@ -13,7 +13,7 @@ import torch
 import typer
 from typer import TyperException
 
-from momentprop.cli import check, data
+from momentprop.cli import check, data, kernels
 from momentprop.errors import UserError
 
 GROUP = "momentprop.commands"
@@ -40,6 +40,7 @@ def application() -> typer.Typer:
     app.callback(invoke_without_command=True)(_start)
     check.register(app)
     data.register(app)
+    kernels.register(app)
     installed = metadata.entry_points(group=GROUP)
     for entry in installed:
         try:

@@ -2,5 +2,6 @@
 
 A kernel is written once, in torch. `formula` records the operations that it makes. `printed_c` and `printed_triton`
 print them as one loop over the elements, which `c_library` and `triton_launch` build and call. `programs` knows which
-kernels have been built; until then, and where there is no compiler, the formula itself runs.
+kernels have been built, and `worker` builds the others behind the scenes, by `processes` that end in time; `cache` is
+the folder where they are kept. Until then, and where there is no compiler, the formula itself runs.
 """

@@ -1,11 +1,11 @@
 """Builds printed C with the machine's own compiler, keeps it on disk, and calls it."""
 
 import ctypes
+import functools
 import hashlib
 import os
 import platform
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentprop.codegen import cache, processes
+from momentprop.codegen.agreement import Check
 from momentprop.codegen.formula import Formula, Unprintable
 from momentprop.codegen.layout import empty_rows, rows_sharing
 from momentprop.codegen.printed_c import FAST, HEADER, function_in_c
@@ -23,62 +25,85 @@ _FLAGS = tuple("-O3 -march=native -fno-math-errno -fno-trapping-math -fno-tree-p
 _FEW = 1 << 13  # elements below which one thread is faster than several
 Call = Callable[..., list[Tensor]]
 
+INSTALL = "install gcc, as by `apt install gcc`, or name a compiler in the environment variable CC"
+"""What to do on a machine without a compiler."""
+
 
 def compiler() -> str | None:
     """Return the path of the C compiler, or None where there is none."""
     return next((found for name in (os.environ.get("CC", "cc"), "gcc") if (found := shutil.which(name))), None)
 
 
-def folder() -> Path:
-    """Return where built kernels lie: `MOMENTPROP_CACHE`, or a folder in the user's cache."""
-    given = os.environ.get("MOMENTPROP_CACHE")
-    if given:
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "momentprop" / "kernels"
+def prepared(formulas: Sequence[Formula], device: torch.device) -> tuple[bool, Callable[[Check], list[Call]]]:
+    """Return whether formulas have been built already, and a function that loads them.
 
-
-def prepared(formulas: Sequence[Formula], device: torch.device) -> tuple[bool, Callable[[], list[Call]]]:
-    """Return whether formulas have been built already, and a function that builds them if not, and loads them."""
+    If not, it builds and checks them first.
+    """
     source = source_of(formulas)
     place = place_of(source)
-    if compiler() is None and not place.exists():
-        raise Unprintable("no C compiler was found")
+    found = is_whole(place)
+    if compiler() is None and not found:
+        raise Unprintable(f"no C compiler was found: {INSTALL}")
 
-    def finish() -> list[Call]:
-        if not place.exists():
-            build(source, place)
-        return load(place, formulas)
+    def finish(check: Check) -> list[Call]:
+        if is_whole(place):  # perhaps it has been built since
+            return load(place, formulas)
+        build(source, place)
+        calls = load(place, formulas)
+        try:
+            check(calls)
+        except Exception:
+            place.unlink(missing_ok=True)
+            raise
+        return calls
 
-    return place.exists(), finish
+    return found, finish
 
 
 def source_of(formulas: Sequence[Formula]) -> str:
-    """Return the C source of some formulas, as functions `f0`, `f1`, …"""
+    """Return the C source of some formulas, as functions `f0`, `f1` and so on."""
     return HEADER + FAST + "".join(function_in_c(f"f{k}", formula) for k, formula in enumerate(formulas))
 
 
 def place_of(source: str) -> Path:
     """Return where the library of a source lies, by a hash of all that decides its content."""
     key = hashlib.sha256("\n".join((source, *_FLAGS, torch.__version__, _machine())).encode()).hexdigest()
-    return folder() / f"{key[:24]}.so"
+    return cache.folder() / f"{key[:24]}.so"
 
 
 def build(source: str, place: Path) -> None:
     """Compile a source into a library; whoever builds the same at the same time makes the same file."""
     found = compiler()
     if found is None:
-        raise RuntimeError("no C compiler was found")
+        raise processes.CompilerError(f"no C compiler was found: {INSTALL}")
     place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent) as room:
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=cache.ROOM) as room:
         code, built = Path(room) / "kernel.c", Path(room) / "kernel.so"
         code.write_text(source)
         # torch has loaded its own OpenMP, whose threads are idle in between: link none of ours
-        command = [found, *_FLAGS, "-c", str(code), "-o", f"{code}.o"]
-        subprocess.run(command, check=True, capture_output=True)
+        processes.run([found, *_FLAGS, "-c", str(code), "-o", f"{code}.o"])
         command = [found, "-shared", f"{code}.o", "-o", str(built), "-lmvec", "-lm"]
-        if subprocess.run(command, capture_output=True).returncode:
-            subprocess.run([part for part in command if part != "-lmvec"], check=True, capture_output=True)
+        try:
+            processes.run(command)
+        except processes.CompilerError:  # not every machine has vectors of `libmvec`
+            processes.run([part for part in command if part != "-lmvec"])
+        _seal(built)
         built.replace(place)
+
+
+def _seal(library: Path) -> None:
+    """Append to a library the hash of its content, which loaders ignore."""
+    content = library.read_bytes()
+    library.write_bytes(content + hashlib.sha256(content).digest())
+
+
+def is_whole(library: Path) -> bool:
+    """Return whether a library is there with all its content: half a library would crash the process."""
+    try:
+        content = library.read_bytes()
+    except FileNotFoundError:
+        return False
+    return hashlib.sha256(content[:-32]).digest() == content[-32:]
 
 
 def load(place: Path, formulas: Sequence[Formula]) -> list[Call]:
@@ -114,11 +139,12 @@ def _threads(elements: int) -> int:
     return 1 if elements < _FEW else torch.get_num_threads()
 
 
+@functools.cache
 def _machine() -> str:
-    """Return what tells processors apart: a library for one may not run on another."""
+    """Return what tells machines apart: a library for one may not run on another."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return f"{platform.machine()} {platform.processor()} {flags}"
+    return f"{platform.machine()} {platform.processor()} {platform.libc_ver()} {flags}"

@@ -129,7 +129,7 @@ def _other(language: Language, op: str, x: str, more: list[Any], given: tuple[An
     if op == "nan_to_num":
         return _finite(language, x, given[1:], dtype)
     if op == "threshold_backward":
-        return language.choice(f"({more[0]} > {more[1]})", x, zero)
+        return language.choice(f"({more[0]} <= {more[1]})", zero, x)  # not a number passes the gradient
     if op == "tanh_backward":
         return f"({x} * ({one} - {more[0]} * {more[0]}))"
     if op == "sigmoid_backward":

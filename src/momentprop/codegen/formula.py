@@ -1,5 +1,6 @@
 """Records which operations a kernel makes, so that they can be printed as one loop over the elements."""
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -66,16 +67,18 @@ def record(
     where the function does what no loop can.
     """
     shapes = [(2, 3 if row is None else row if wide else 1) for wide in inputs]
-    given = [torch.empty(shape, dtype=dtype, device="meta", requires_grad=True) for shape in shapes]
-    recorder = _Recorder(given, dtype, row)
+    # not on the device `meta`, for which torch imports dynamo; not a number, so that no look at the data goes unnoticed
     _RECORDING.on = True
     try:
-        with torch.enable_grad(), recorder:
-            results = function(*given)
+        with torch.inference_mode(False), torch.enable_grad():
+            given = [torch.full(shape, math.nan, dtype=dtype, device="cpu", requires_grad=True) for shape in shapes]
+            recorder = _Recorder(given, dtype, row)
+            with recorder:
+                results = function(*given)
         outputs = tuple(recorder.number_of(result) for result in results)
     except Unprintable:
         raise
-    except Exception as error:  # meta tensors have no data to look at
+    except Exception as error:  # such as a look at the shape, which is not that of the call
         raise Unprintable(str(error)) from error
     finally:
         _RECORDING.on = False
@@ -83,7 +86,7 @@ def record(
 
 
 class _Recorder(DispatchMode):  # type: ignore[misc, unused-ignore]
-    """Numbers the results of operations on tensors without data."""
+    """Numbers the results of operations."""
 
     def __init__(self, inputs: Sequence[Tensor], dtype: torch.dtype, row: int | None) -> None:
         super().__init__()

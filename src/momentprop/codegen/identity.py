@@ -26,12 +26,13 @@ def identity_of(x: Any) -> Hashable:
         if x.__closure__ is None and x.__name__ != "<lambda>":
             return x  # type: ignore[no-any-return]
         cells = () if x.__closure__ is None else tuple(identity_of(cell.cell_contents) for cell in x.__closure__)
-        return x.__code__, cells, identity_of(x.__defaults__)
+        named = tuple((x.__kwdefaults__ or {}).items())
+        return x.__code__, cells, identity_of(x.__defaults__), identity_of(named)
     if kind is functools.partial:
         named = tuple((name, identity_of(value)) for name, value in x.keywords.items())
         return functools.partial, identity_of(x.func), identity_of(x.args), named
     if kind in (tuple, list) or hasattr(x, "_fields"):
         return kind, tuple(identity_of(item) for item in x)
-    if kind is types.BuiltinFunctionType or kind is types.BuiltinMethodType:
+    if kind is types.BuiltinFunctionType and not isinstance(x.__self__, torch.Tensor):
         return x  # type: ignore[no-any-return]
     raise Unidentified(kind.__name__)

@@ -1,16 +1,19 @@
 """Which kernels have been built for which tensors; those that have not are built behind the scenes."""
 
+import atexit
+import contextlib
+import logging
 import os
-import queue
 import threading
-import warnings
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Literal, NamedTuple, get_args
 
 from torch import Tensor
 
-from momentprop.codegen import c_library, triton_launch
+from momentprop.codegen import c_library, cache, processes, triton_launch
+from momentprop.codegen.agreement import check_of
 from momentprop.codegen.formula import Unprintable, record
+from momentprop.codegen.worker import Worker
 
 Mode = Literal["auto", "wait", "eager"]
 """*auto* builds in the background, *wait* at once, and *eager* runs the formulas themselves."""
@@ -18,6 +21,8 @@ Mode = Literal["auto", "wait", "eager"]
 Call = Callable[..., list[Tensor]]
 
 _MODES: tuple[str, ...] = get_args(Mode)
+_LAST_SECONDS = 60.0  # for a build that runs when the interpreter ends: one by Triton would crash if it went on
+_LOGGER = logging.getLogger("momentprop")
 
 
 class Functions(NamedTuple):
@@ -37,22 +42,25 @@ class Program(NamedTuple):
     takes_certain: bool
 
 
-class _Slot:
+class Slot:
     """The place of one program: empty while it is being built, and for good where that is impossible."""
 
     program: Program | None = None
     failed: str | None = None
+    found: bool = False  # on disk, where another process has built it
 
 
-_SLOTS: dict[Hashable, _Slot] = {}
+_SLOTS: dict[Hashable, Slot] = {}
 _LOCK = threading.Lock()
-_QUEUE: "queue.SimpleQueue[Callable[[], None]]" = queue.SimpleQueue()
-_STATE: dict[str, Any] = {"mode": os.environ.get("MOMENTPROP_KERNELS", "auto"), "worker": None, "told": False}
+_WORKER = Worker()
+_TOLD: set[str] = set()
+_NOTES = threading.local()
+_STATE: dict[str, Mode] = {}
 
 
-def mode() -> str:
+def mode() -> Mode:
     """Return how kernels are built: *auto*, *wait* or *eager*."""
-    return str(_STATE["mode"])
+    return _STATE["mode"]
 
 
 def set_mode(new: Mode) -> None:
@@ -65,6 +73,9 @@ def set_mode(new: Mode) -> None:
     if new not in _MODES:
         raise ValueError(f"unknown way {new!r} to build kernels: choose one of {', '.join(map(repr, _MODES))}")
     _STATE["mode"] = new
+
+
+set_mode(os.environ.get("MOMENTPROP_KERNELS") or "auto")  # type: ignore[arg-type]
 
 
 def program_for(
@@ -80,67 +91,112 @@ def program_for(
     return (_started(key, functions, first, row) if slot is None else slot).program
 
 
-def _started(key: Hashable, functions: Callable[[], Functions], first: Tensor, row: int | None) -> _Slot:
+def _started(key: Hashable, functions: Callable[[], Functions], first: Tensor, row: int | None) -> Slot:
     """Return a new slot, and start to fill it."""
     with _LOCK:
         if key in _SLOTS:
             return _SLOTS[key]
-        slot = _SLOTS[key] = _Slot()
-    prepare = c_library.prepared if first.is_cpu else triton_launch.prepared if first.is_cuda else None
+        slot = _SLOTS[key] = Slot()
+    getattr(_NOTES, "slots", []).append(slot)
     try:
-        if prepare is None:
-            raise Unprintable(f"no way to build for {first.device.type}")
-        wanted = functions()
-        formulas = [
-            record(function, given, first.dtype, row) for function, given in zip(wanted[:2], wanted.inputs, strict=True)
-        ]
-        is_built, finish = prepare(formulas, first.device)
+        slot.found, fill = _prepared(slot, functions(), first, row)
     except Unprintable as error:
         slot.failed = str(error)
-        return slot
-
-    def fill() -> None:
-        try:
-            forward, backward = finish()
-            slot.program = Program(forward, backward, wanted.takes_certain)
-        except Exception as error:  # a compiler that does not work must not stop anyone
-            slot.failed = str(error) or type(error).__name__
-            _tell_once(f"a kernel could not be built; its formula runs instead, more slowly: {error}")
-
-    if is_built or _STATE["mode"] == "wait":
-        fill()
+    except Exception as error:  # such as a folder that cannot be read
+        _fail(slot, error)
     else:
-        _enqueue(fill)
+        # Triton takes a second to start, also where it has built a kernel before
+        if mode() == "wait" or (slot.found and first.is_cpu):
+            fill()
+        else:
+            if not slot.found:
+                _tell_once(_FIRST_USE, cache.folder())
+            _WORKER.do(fill)
     return slot
 
 
-def _enqueue(fill: Callable[[], None]) -> None:
-    """Let the one worker fill a slot."""
-    with _LOCK:
-        if _STATE["worker"] is None:
-            _STATE["worker"] = threading.Thread(target=_work, name="momentprop-kernels", daemon=True)
-            _STATE["worker"].start()
-    _QUEUE.put(fill)
+def _prepared(slot: Slot, wanted: Functions, first: Tensor, row: int | None) -> tuple[bool, Callable[[], None]]:
+    """Return whether a kernel is on disk, and a function that fills its slot."""
+    prepare = c_library.prepared if first.is_cpu else triton_launch.prepared if first.is_cuda else None
+    if prepare is None:
+        raise Unprintable(f"no way to build for {first.device.type}")
+    formulas = [
+        record(function, given, first.dtype, row) for function, given in zip(wanted[:2], wanted.inputs, strict=True)
+    ]
+    found, finish = prepare(formulas, first.device)
+    check = check_of(wanted[:2], formulas, first.device)
+
+    def fill() -> None:
+        try:
+            forward, backward = finish(check)
+            slot.program = Program(forward, backward, wanted.takes_certain)
+        except Exception as error:  # a compiler that does not work must not stop anyone
+            _fail(slot, error)
+
+    return found, fill
 
 
-def _work() -> None:
-    while True:
-        _QUEUE.get()()
+def _fail(slot: Slot, error: Exception) -> None:
+    slot.failed = str(error) or type(error).__name__
+    if not processes.closed():
+        _tell_once(_FAILURE, slot.failed)
 
 
 def wait() -> None:
     """Wait until all kernels that were asked for have been built."""
-    done = threading.Event()
-    _enqueue(done.set)
-    done.wait()
+    _WORKER.wait()
 
 
 def failures() -> dict[Hashable, str]:
     """Return the kernels that run by their formulas, with the reasons."""
-    return {key: slot.failed for key, slot in _SLOTS.items() if slot.failed is not None}
+    return {key: slot.failed for key, slot in list(_SLOTS.items()) if slot.failed is not None}
 
 
-def _tell_once(message: str) -> None:
-    if not _STATE["told"]:
-        _STATE["told"] = True
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+def forget() -> None:
+    """Forget all programs, those that failed too: at its next use each is looked for on disk, or built again."""
+    with _LOCK:
+        _SLOTS.clear()
+
+
+@contextlib.contextmanager
+def noting() -> Iterator[list[Slot]]:
+    """Inside, note the slots of all kernels that this thread is the first to ask for."""
+    _NOTES.slots = []
+    try:
+        yield _NOTES.slots
+    finally:
+        del _NOTES.slots
+
+
+_FIRST_USE = (
+    "kernels are being built in the background and kept in %s; until then results come more slowly. "
+    "`momentprop kernels build` builds all ahead of time, MOMENTPROP_KERNELS=eager none, and "
+    '`logging.getLogger("momentprop").setLevel("ERROR")` silences this'
+)
+_FAILURE = "a kernel could not be built, and its formula runs instead, more slowly: %s"
+
+
+def _tell_once(message: str, what: object) -> None:
+    """Log a message, unless this process has told it before."""
+    if message not in _TOLD:
+        _TOLD.add(message)
+        _LOGGER.warning(message, what)
+
+
+def _at_exit() -> None:
+    processes.close()
+    _WORKER.close(_LAST_SECONDS)
+
+
+def _in_child() -> None:
+    """Forget what only the parent of a forked process has: its compilers, and who was to fill the slots."""
+    global _LOCK
+    _LOCK = threading.Lock()
+    processes.forget()
+    for key in [key for key, slot in _SLOTS.items() if slot.program is None and slot.failed is None]:
+        del _SLOTS[key]
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

@@ -5,15 +5,18 @@ import hashlib
 import importlib.util
 import types
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from momentprop.codegen import c_library
+from momentprop.codegen import cache
+from momentprop.codegen.agreement import Check
 from momentprop.codegen.formula import Formula, Unprintable
 from momentprop.codegen.layout import empty_rows, rows_sharing
 from momentprop.codegen.printed_triton import HEADER, function_in_triton
+from momentprop.files import write_file
 
 Call = Callable[..., list[Tensor]]
 _BLOCK = 1024
@@ -26,8 +29,8 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def prepared(formulas: Sequence[Formula], device: torch.device) -> tuple[bool, Callable[[], list[Call]]]:
-    """Return that formulas have not been built, and a function that builds them and launches each once."""
+def prepared(formulas: Sequence[Formula], device: torch.device) -> tuple[bool, Callable[[Check], list[Call]]]:
+    """Return whether formulas have been built before, and a function that builds them, checks and launches each."""
     if not has_triton():
         raise Unprintable("Triton was not found")
     if any(formula.dtype is not torch.float32 or _has_doubles(formula) for formula in formulas):
@@ -35,10 +38,12 @@ def prepared(formulas: Sequence[Formula], device: torch.device) -> tuple[bool, C
     if any(formula.row is not None and formula.row > _LONGEST_ROW for formula in formulas):
         raise Unprintable("the rows are too long")
     source = HEADER + "".join(function_in_triton(f"f{k}", formula) for k, formula in enumerate(formulas))
+    place = _place_of(source)
 
-    def finish() -> list[Call]:
-        module = _module(source)
+    def finish(check: Check) -> list[Call]:
+        module = _module(source, place)
         calls = [_callable(getattr(module, f"f{k}"), formula) for k, formula in enumerate(formulas)]
+        check(calls)
         for call, formula in zip(calls, formulas, strict=True):
             for count in (_BLOCK, 8):  # with and without a rest
                 shapes = [(count,) if formula.row is None else (8, formula.row if wide else 1) for wide in formula.inputs]
@@ -46,22 +51,23 @@ def prepared(formulas: Sequence[Formula], device: torch.device) -> tuple[bool, C
         torch.cuda.synchronize(device)
         return calls
 
-    return False, finish
+    return place.exists(), finish
 
 
 def _has_doubles(formula: Formula) -> bool:
     return any(step.dtype is torch.float64 for step in formula.steps)
 
 
-def _module(source: str) -> types.ModuleType:
+def _place_of(source: str) -> Path:
+    return cache.folder() / f"kernel_{hashlib.sha256(source.encode()).hexdigest()[:24]}.py"
+
+
+def _module(source: str, place: Path) -> types.ModuleType:
     """Return a source as a module; Triton reads it from its file."""
-    name = f"kernel_{hashlib.sha256(source.encode()).hexdigest()[:24]}"
-    place = c_library.folder() / f"{name}.py"
-    if not place.exists():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        partial = place.with_suffix(".partial")
-        partial.write_text(source)
-        partial.replace(place)
+    content = source.encode()
+    if not place.exists() or place.read_bytes() != content:
+        write_file(place, content)
+    name = place.stem
     spec = importlib.util.spec_from_file_location(name, place)
     assert spec is not None
     assert spec.loader is not None

@@ -1,0 +1,42 @@
+"""A built kernel is compared with its formula once, before it serves anyone: compilers and machines differ."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from momentprop.codegen.formula import Formula
+from momentprop.codegen.processes import CompilerError
+
+_ROWS = 24
+_TOLERANCE = 1e-3  # of the largest element: far from rounding, and from anything wrong
+
+Check = Callable[[Sequence[Callable[..., Sequence[Tensor]]]], None]
+
+
+def check_of(functions: Sequence[Callable[..., Sequence[Tensor]]], formulas: Sequence[Formula], device: torch.device) -> Check:
+    """Return what raises an error unless built functions give what their formulas give."""
+
+    def check(built: Sequence[Callable[..., Sequence[Tensor]]]) -> None:
+        for call, function, formula in zip(built, functions, formulas, strict=True):
+            given = _numbers(formula, device)
+            with torch.inference_mode(False), torch.enable_grad():
+                wanted = function(*(x.clone().requires_grad_() for x in given))
+                found = call(*given)
+            for ours, theirs in zip(found, wanted, strict=True):
+                error = (ours - theirs.detach()).abs().max()
+                if not error <= _TOLERANCE * (theirs.detach().abs().max() + _TOLERANCE):
+                    raise CompilerError("the built kernel differs from its formula: the compiler may be broken")
+
+    return check
+
+
+def _numbers(formula: Formula, device: torch.device) -> list[Tensor]:
+    """Return positive numbers: means, variances and weights may be so."""
+    generator = torch.Generator().manual_seed(0)
+    last = [formula.row if wide else 1 for wide in formula.inputs] if formula.row else [8] * len(formula.inputs)
+    with torch.inference_mode(False):
+        return [
+            torch.rand(_ROWS, n, generator=generator, dtype=formula.dtype, device="cpu").mul_(0.9).add_(0.1).to(device)
+            for n in last
+        ]

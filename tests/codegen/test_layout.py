@@ -1,0 +1,51 @@
+"""Which tensors a loop may run over, and copies of the others."""
+
+import pytest
+import torch
+
+from momentprop.codegen.layout import aligned, are_buildable, is_dense, lies_as
+
+IMAGES = torch.arange(24.0).reshape(2, 3, 2, 2)
+LAST = IMAGES.contiguous(memory_format=torch.channels_last)
+
+
+class Own(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("tensor", "dense"),
+    [(IMAGES, True), (LAST, True), (IMAGES[0].mT, True), (IMAGES[:, ::2], False), (torch.ones(1).expand(3), False)],
+)
+def test_a_dense_tensor_has_no_gaps(tensor, dense):
+    assert is_dense(tensor) is dense
+
+
+@pytest.mark.parametrize("first", [IMAGES, LAST, IMAGES[:, ::2], IMAGES[:, :1].expand(2, 3, 2, 2)])
+@pytest.mark.parametrize("other", [IMAGES, LAST, torch.zeros(1).expand(2, 3, 2, 2)])
+def test_aligned_tensors_lie_alike_and_hold_the_same(first, other):
+    other = other[:, : first.shape[1]]
+    found = aligned((first, other))
+    assert is_dense(found[0])
+    assert lies_as(*found)
+    assert torch.equal(found[0], first)
+    assert torch.equal(found[1], other)
+
+
+def test_tensors_that_lie_alike_are_not_copied():
+    first, other = aligned((LAST, LAST.clone(memory_format=torch.preserve_format)))
+    assert first is LAST
+    assert other.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("other", [LAST, IMAGES[:1], IMAGES.double(), IMAGES.to("meta")])
+def test_tensors_lie_alike_only_with_all_in_common(other):
+    assert not lies_as(IMAGES, other)
+
+
+@pytest.mark.usefixtures("building")
+def test_plain_tensors_with_data_are_built_for():
+    assert are_buildable([IMAGES, torch.nn.Parameter(IMAGES)])
+    refused = [IMAGES.half(), IMAGES.long(), IMAGES[:0], IMAGES.to("meta"), IMAGES.as_subclass(Own)]
+    assert not any(are_buildable([tensor]) for tensor in refused)
+    assert not are_buildable([IMAGES, IMAGES.as_subclass(Own)])

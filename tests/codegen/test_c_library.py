@@ -60,7 +60,7 @@ def test_a_damaged_library_is_built_again(damage, folder):
 def test_two_may_build_the_same_at_once(folder, monkeypatch):
     monkeypatch.setattr(c_library, "is_whole", lambda place: False)
     with ThreadPoolExecutor(2) as pool:
-        built = list(pool.map(lambda _: prepared(5.0)[1](), range(2)))
+        built = list(pool.map(lambda _: prepared(5.0)[1](accept), range(2)))
     assert all(torch.equal(call(X)[0], 5 * X) for (call,) in built)
     assert len(list(folder.iterdir())) == 1
 

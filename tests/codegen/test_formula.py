@@ -94,3 +94,14 @@ def test_recording_does_not_import_dynamo():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "5 False\n"
+
+
+def test_what_a_softmax_is_made_of_is_recorded():
+    steps = recorded(lambda x: [torch.softmax(x, -1)], row=5).steps
+    assert [step.op for step in steps] == ["amax", "sub", "exp", "sum", "div"]
+    assert [step.wide for step in steps] == [False, True, True, False, True]
+
+
+def test_a_number_for_a_whole_row_is_one():
+    formula = record(lambda x, y: [x * y, x.sum(-1, keepdim=True) + y], [True, False], torch.float32, 5)
+    assert [formula.kind(number)[1] for number in formula.outputs] == [True, False]

@@ -30,7 +30,7 @@ def program(factor):
     def backward(x, y, grad, other):
         return [grad * factor, grad * factor]
 
-    return program_for(("scaled sum", factor), [X, X], lambda: Functions(forward, backward, (2, 4)))
+    return program_for(("scaled sum", factor), [X, X], lambda: Functions(forward, backward, ([True] * 2, [True] * 4)))
 
 
 def reasons():
@@ -60,7 +60,7 @@ def test_programs_differ_by_type_and_number_of_tensors():
 
     def functions():
         asked.append(None)
-        return Functions(lambda *xs: [xs[0]], lambda *xs: [xs[0]], (1, 1))
+        return Functions(lambda *xs: [xs[0]], lambda *xs: [xs[0]], ([True] * 1, [True] * 1))
 
     for inputs in ([X], [X], [X, X], [X.double()]):
         program_for("first", inputs, functions)

@@ -129,6 +129,8 @@ class _Recorder(DispatchMode):  # type: ignore[misc, unused-ignore]
         if op in _SAME and result.dtype == _first(values).dtype:
             return self._same(_first(values), result)
         if op in ("_to_copy", "clone", "to"):
+            if result.dtype is torch.int64:
+                raise Unprintable(f"{op} of type {result.dtype}")
             return self._step("convert", (self._of(_first(values)),), result)
         if op in _CONSTANTS:
             return self._step("constant", (float(_constant(op, values)),), result)

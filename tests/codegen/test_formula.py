@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from momentprop.codegen.formula import Reference_, Unprintable, recording
+from momentprop.codegen.formula import Reference_, Unprintable, record, recording
 from tests.codegen.conftest import recorded
 
 ROOT = Path(__file__).parents[2]

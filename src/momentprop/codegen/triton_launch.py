@@ -19,7 +19,9 @@ from momentprop.codegen.printed_triton import HEADER, function_in_triton
 from momentprop.files import write_file
 
 Call = Callable[..., list[Tensor]]
-_BLOCK = 1024
+_SHORT = 128  # steps of a formula; the values of a longer one do not fit into the registers of large blocks
+_BLOCK = {True: 1024, False: 256}  # elements for each program, of short formulas and of long ones
+_ROWS = 128  # elements of rows for each program: one for each thread
 _LONGEST_ROW = 4096
 
 
@@ -45,7 +47,7 @@ def prepared(formulas: Sequence[Formula], device: torch.device) -> tuple[bool, C
         calls = [_callable(getattr(module, f"f{k}"), formula) for k, formula in enumerate(formulas)]
         check(calls)
         for call, formula in zip(calls, formulas, strict=True):
-            for count in (_BLOCK, 8):  # with and without a rest
+            for count in (_block(formula), 8):  # with and without a rest
                 shapes = [(count,) if formula.row is None else (8, formula.row if wide else 1) for wide in formula.inputs]
                 call(*(torch.ones(shape, device=device) for shape in shapes))
         torch.cuda.synchronize(device)
@@ -76,12 +78,16 @@ def _module(source: str, place: Path) -> types.ModuleType:
     return module
 
 
+def _block(formula: Formula) -> int:
+    return _BLOCK[len(formula.steps) <= _SHORT]
+
+
 def _callable(function: Any, formula: Formula) -> Call:
     """Return a function of tensors that launches a kernel on their device."""
     row = formula.row
-    block = _BLOCK if row is None else 1 << (row - 1).bit_length()
-    rows = 1 if row is None else max(1, 1024 // block)
-    warps = 4 if block * rows <= 2048 else 8
+    block = _block(formula) if row is None else 1 << (row - 1).bit_length()
+    rows = 1 if row is None else max(1, _ROWS // block)
+    warps = 4 if row is None else min(16, max(4, block // 64))
     several = torch.cuda.device_count() > 1
     ready: dict[Any, Any] = {}  # kernels that are launched without asking Triton again which one it is
 

@@ -1,4 +1,4 @@
-"""Settings for all tests: warnings are errors, except torch's about its own inner workings; kernels run by their formulas.
+"""Settings for all tests: warnings are errors, but for torch's about its inner workings; kernels run by their formulas.
 
 The tests in `tests/codegen` build kernels. `MOMENTPROP_KERNELS=wait` lets all tests run with built kernels.
 """

@@ -62,7 +62,9 @@ class Repeated:
 
     def _is_as_recorded(self) -> bool:
         """Return whether every module and tensor of the model is the one that was recorded, in the same memory."""
-        return bool(self._members) and all(_state(getattr(owner, name, None)) == was for owner, name, was in self._members)
+        return bool(self._members) and all(
+            _state(getattr(owner, name, None)) == was for owner, name, was in self._members
+        )
 
     def _recorded(self, leaves: list[Any], tree: Any) -> _Recording | None:
         """Record a pass, or say why that is impossible."""
@@ -138,4 +140,4 @@ def _state(part: Any) -> Hashable:
     """Return what a recording depends on: where a tensor lies, and which module in which mode it is."""
     if isinstance(part, Tensor):
         return part.data_ptr(), part.shape, part.dtype
-    return (id(part), part.training) if isinstance(part, nn.Module) else part  # type: ignore[no-any-return]
+    return (id(part), part.training) if isinstance(part, nn.Module) else part

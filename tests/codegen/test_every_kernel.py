@@ -85,7 +85,10 @@ def _gradients(case: Case, mean: Tensor, variance: Tensor) -> list[Tensor]:
     result = case(Normal(*inputs))
     parts = [result.loc, result.variance]
     return [
-        each for part in parts if part.requires_grad for each in torch.autograd.grad(part.sum(), inputs, retain_graph=True)
+        each
+        for part in parts
+        if part.requires_grad
+        for each in torch.autograd.grad(part.sum(), inputs, retain_graph=True)
     ]
 
 

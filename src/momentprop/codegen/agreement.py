@@ -14,7 +14,9 @@ _TOLERANCE = 1e-3  # of the largest element: far from rounding, and from anythin
 Check = Callable[[Sequence[Callable[..., Sequence[Tensor]]]], None]
 
 
-def check_of(functions: Sequence[Callable[..., Sequence[Tensor]]], formulas: Sequence[Formula], device: torch.device) -> Check:
+def check_of(
+    functions: Sequence[Callable[..., Sequence[Tensor]]], formulas: Sequence[Formula], device: torch.device
+) -> Check:
     """Return what raises an error unless built functions give what their formulas give."""
 
     def check(built: Sequence[Callable[..., Sequence[Tensor]]]) -> None:

@@ -122,7 +122,7 @@ class _Recorder(DispatchMode):  # type: ignore[misc, unused-ignore]
         return result
 
     def _taken(self, name: str, function: Any, args: Any, kwargs: Any, result: Tensor) -> int:
-        op = name.rstrip("_") if name not in _KEPT_NAMES else name
+        op = name.rstrip("_")
         values = {argument.name: argument.default_value for argument in function._schema.arguments}
         values.update(zip(values, args, strict=False))
         values.update(kwargs)
@@ -258,15 +258,14 @@ _CONSTANTS = frozenset(
 )
 _ROWS = frozenset("sum mean amax amin".split())
 _SOFTMAX = frozenset("_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data".split())
-_KEPT_NAMES = frozenset()
 _UNARY = (
     "abs neg exp exp2 log log1p expm1 sqrt rsqrt reciprocal sin cos tanh sigmoid erf erfc sign sgn relu logical_not "
     "bitwise_not isinf isnan atan"
 )
 _BINARY = "add sub mul div minimum maximum logical_and logical_or bitwise_and bitwise_or gt lt ge le eq ne"
 _OPERANDS: dict[str, tuple[str, ...]] = {
-    **{op: ("self",) for op in _UNARY.split()},
-    **{op: ("self", "other") for op in _BINARY.split()},
+    **dict.fromkeys(_UNARY.split(), ("self",)),
+    **dict.fromkeys(_BINARY.split(), ("self", "other")),
     "rsub": ("self", "other"),
     "pow": ("self", "exponent"),
     "where": ("condition", "self", "other"),

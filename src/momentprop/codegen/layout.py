@@ -58,7 +58,7 @@ def rows_sharing(tensor: Tensor) -> int:
 
 
 def in_rows(tensor: Tensor, leading: torch.Size) -> Tensor:
-    """Return a tensor of some leading dimensions whose rows lie behind each other, or are repeated along the last one."""
+    """Return a tensor of some leading dimensions whose rows lie side by side, or are repeated along the last one."""
     tensor = tensor.expand(*leading, tensor.shape[-1])
     if tensor.is_contiguous() or (tensor.stride(-2) == 0 and tensor.select(-2, 0).is_contiguous()):
         return tensor
@@ -69,4 +69,4 @@ def empty_rows(formula: Formula, inputs: Sequence[Tensor]) -> list[Tensor]:
     """Return the outputs of a formula of rows, with nothing in them."""
     first, leading = inputs[0], inputs[0].shape[:-1]
     wide = [formula.kind(number)[1] for number in formula.outputs]
-    return [first.new_empty(*leading, formula.row if each else 1) for each in wide]
+    return [first.new_empty(*leading, formula.row or 1 if each else 1) for each in wide]

@@ -261,9 +261,8 @@ class _Row:
             if formula.kind(number)[1] and self._pass_of(number) == now:
                 loop.append(f"s{k}[i] = {_output(formula, names, number)};")
         inner = "\n".join(f"            {line}" for line in loop)
-        lines.append(
-            f"#pragma omp simd {' '.join(clauses)}\n        for (int i = 0; i < {formula.row}; i++) {{\n{inner}\n        }}"
-        )
+        head = f"for (int i = 0; i < {formula.row}; i++)"
+        lines.append(f"#pragma omp simd {' '.join(clauses)}\n        {head} {{\n{inner}\n        }}")
         return [*lines, *(f"t{arity + p} /= {formula.row};" for p in sums if formula.steps[p].op == "mean")]
 
     def _added(self, place: int) -> str:

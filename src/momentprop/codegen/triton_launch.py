@@ -48,7 +48,9 @@ def prepared(formulas: Sequence[Formula], device: torch.device) -> tuple[bool, C
         check(calls)
         for call, formula in zip(calls, formulas, strict=True):
             for count in (_block(formula), 8):  # with and without a rest
-                shapes = [(count,) if formula.row is None else (8, formula.row if wide else 1) for wide in formula.inputs]
+                shapes = [
+                    (count,) if formula.row is None else (8, formula.row if wide else 1) for wide in formula.inputs
+                ]
                 call(*(torch.ones(shape, device=device) for shape in shapes))
         torch.cuda.synchronize(device)
         return calls
@@ -101,14 +103,16 @@ def _callable(function: Any, formula: Formula) -> Call:
         count = made[0].shape[:-1].numel()
         return launched(inputs, made, count, -(-count // rows), (*map(rows_sharing, inputs), rows, block))
 
-    def launched(inputs: Sequence[Tensor], made: list[Tensor], count: int, programs: int, constants: Any) -> list[Tensor]:
+    def launched(
+        inputs: Sequence[Tensor], made: list[Tensor], count: int, programs: int, constants: Any
+    ) -> list[Tensor]:
         tensors, grid, here = (*inputs, *made), (programs, 1, 1), made[0].device.index
         if several and here != torch.cuda.current_device():
             with torch.cuda.device(here):
                 function[grid](*tensors, count, *constants, num_warps=warps)
             return made
         # a kernel is compiled for addresses that 16 divides, and for counts of 32 bits
-        usual = count < 2**31 and all([tensor.data_ptr() % 16 == 0 for tensor in tensors])
+        usual = count < 2**31 and not any(tensor.data_ptr() % 16 for tensor in tensors)
         kernel = ready.get((here, constants)) if usual else None
         if kernel is not None:
             kernel[grid](*tensors, count, *constants)

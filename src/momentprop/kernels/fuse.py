@@ -125,7 +125,7 @@ class _Source(NamedTuple):
 def _program(
     kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, noisy: bool, inputs: Sequence[Tensor]
 ) -> Program | None:
-    """Return the built kernel for these tensors, if there is one: not under a transform, nor for tensors without data."""
+    """Return the built kernel for these tensors, if there is one."""
     if not may_be_built(inputs):
         return None
     try:
@@ -391,8 +391,8 @@ def _outputs(kernel: Kernel, wanted: Iterable[int]) -> Callable[..., tuple[Tenso
 
 def _dot(grads: tuple[Tensor | None, ...], partials: tuple[Tensor, ...]) -> Tensor | None:
     total = None
-    for grad, partial in zip(grads, partials, strict=True):
-        total = _plus(total, None if grad is None else grad * partial)
+    for grad, slope in zip(grads, partials, strict=True):
+        total = _plus(total, None if grad is None else grad * slope)
     return total
 
 

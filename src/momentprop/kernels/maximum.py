@@ -4,7 +4,7 @@ r"""Moments of the largest of several normal variables: exact for two, and two m
 integrates the distribution function of the maximum of independent variables.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -100,11 +100,13 @@ def _by_pairs(mean: Tensor, variance: Tensor, pair: Pair) -> Moments:
 
 
 def largest_of(*columns: Tensor, pair: Pair = larger) -> Moments:
-    r"""Moments of the maximum as `largest` takes it by pairs, of columns $\mu_1, \sigma_1^2, \mu_2, \sigma_2^2, \dots$
+    r"""Moments of the maximum as `largest` takes it by pairs, of columns $\mu_1, \sigma_1^2, \mu_2, \sigma_2^2, \dots$.
 
     All steps are elementwise, also those that put the columns in order, so that it can be built: see `codegen`.
     """
-    rows = [(m - 10 * v.sqrt().detach(), m, v) for m, v in zip(columns[::2], columns[1::2], strict=True)]
+    rows: list[Sequence[Tensor]] = [
+        (m - 10 * v.sqrt().detach(), m, v) for m, v in zip(columns[::2], columns[1::2], strict=True)
+    ]
     for i, j in _exchanges(len(rows)):
         late = rows[i][0] < rows[j][0]
         both = list(zip(rows[i], rows[j], strict=True))

@@ -17,7 +17,7 @@ from momentprop.codegen.layout import in_rows
 from momentprop.codegen.programs import Functions, Program, program_for
 from momentprop.kernels.fuse import gradients, is_transformed, may_be_built, pullback
 
-RowKernel = Callable[..., Sequence[Tensor]]
+RowKernel = Callable[..., Any]  # a sequence of tensors, or `Moments`, of which the partial derivatives are left out
 
 _MOST_LENGTHS = 16  # of rows, for which a kernel is built: a text that grows by a word has a new length each time
 _LENGTHS: Counter[Hashable] = Counter()
@@ -33,7 +33,7 @@ def along_rows(
     """
     program = _program(kernel, inputs, results)
     if program is None:
-        return (otherwise or kernel)(*inputs)
+        return (otherwise or kernel)(*inputs)  # type: ignore[no-any-return]
     shape = torch.broadcast_shapes(*(x.shape[:-1] for x in inputs))
     leading = shape if shape else torch.Size((1,))
     found = _BuiltRows.apply(program, kernel, *(in_rows(x, leading) for x in inputs))  # type: ignore[no-untyped-call]
@@ -62,7 +62,7 @@ def _program(kernel: RowKernel, inputs: Sequence[Tensor], results: Sequence[bool
 
 def _functions(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...]) -> Functions:
     def forward(*inputs: Tensor) -> Sequence[Tensor]:
-        return kernel(*inputs)[: len(results)]  # of `Moments`, no partial derivatives
+        return kernel(*inputs)[: len(results)]  # type: ignore[no-any-return]
 
     def backward(*given: Tensor) -> Sequence[Tensor]:
         inputs, grads = given[: len(wide)], given[len(wide) :]

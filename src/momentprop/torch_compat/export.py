@@ -12,8 +12,8 @@ from momentprop.torch_compat.guard import known
 
 _is_tracing: Any = known(  # the public function asks more, and every operation of a network asks this
     "torch._C._is_tracing",
-    otherwise=torch.jit.is_tracing,
-    loses="nothing but time",  # type: ignore[attr-defined]
+    otherwise=torch.jit.is_tracing,  # type: ignore[attr-defined]
+    loses="nothing but time",
 )
 _HAS_FLAG = hasattr(torch.compiler, "_is_exporting_flag")
 

@@ -175,14 +175,13 @@ def _require_moments(loc: Tensor, variance: Tensor | float) -> None:
     """Check the data of a value, by numbers that a GPU sends at once; a comparison with NaN is false."""
     if loc.numel() == 0:
         return
-    known = isinstance(variance, Tensor)
-    ends = (
-        []
-        if not known and loc.is_cuda
-        else torch.stack([*loc.aminmax(), *(variance.aminmax() if isinstance(variance, Tensor) else ())]).tolist()
-    )
-    low, high = ends[2:] if known else (variance, variance)
-    lowest, highest = ends[:2] or (0.0, 0.0)  # a GPU is not made to wait for the mean alone
+    lowest = highest = 0.0
+    if isinstance(variance, Tensor):
+        lowest, highest, low, high = torch.stack([*loc.aminmax(), *variance.aminmax()]).tolist()
+    else:
+        low = high = variance
+        if not loc.is_cuda:  # a GPU is not made to wait for the mean alone
+            lowest, highest = torch.stack(loc.aminmax()).tolist()
     _require(-math.inf < lowest <= highest < math.inf, "loc must be finite, but has NaN or infinite elements")
     _require(abs(low) < math.inf and high < math.inf, "variance must be finite, but has NaN or infinite elements")
     _require(low >= 0, "variance must be non-negative, but has negative elements")

@@ -56,7 +56,7 @@ def _register(dims: int) -> None:
         """
         pooled: Tensor = call.on(variance)
         sizes = list(zip(variance.shape[-dims:], pooled.shape[-dims:], strict=True))
-        if all([out and size % out == 0 for size, out in sizes]):
+        if not any(out == 0 or size % out for size, out in sizes):
             return pooled / math.prod([size // out for size, out in sizes])
         return pooled / _outer([_adaptive_lengths(pooled, *size) for size in sizes])
 

@@ -112,7 +112,8 @@ def largest_of(*columns: Tensor, pair: Pair = larger) -> Moments:
         both = list(zip(rows[i], rows[j], strict=True))
         rows[i] = tuple(torch.where(late, y, x) for x, y in both)
         rows[j] = tuple(torch.where(late, x, y) for x, y in both)
-    result = Moments(*rows[0][1:])
+    _, *first = rows[0]
+    result = Moments(first[0], first[1])
     for _, m, v in rows[1:]:
         result = pair(result.mean, result.variance, m, v)
     return result

@@ -19,6 +19,7 @@ that kind. Where it has no rule for *moves*, that for *linear* serves: moving is
 """
 
 import enum
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -178,6 +179,12 @@ class Bilinear(Linear):
     itself: Callable[[Any], Any] | None = None  # the operation on a value with itself, in terms of other operations
     letters: Callable[[Call], tuple[str, str, str]] | None = None  # of the factors and the product, as in `einsum`
 
+    @functools.cached_property
+    def is_layer(self) -> bool:
+        """Whether the factors are the first arguments, and nothing but a bias is added: as in a linear layer."""
+        leading = [self.positions[factor] for factor in self.factors] == [0, 1]
+        return leading and not self.numbers and tuple(self.summands) in ((), ("bias",))
+
     def kind_of(self, call: Call) -> Kind:
         """Return *bilinear* if both factors are random."""
         if self.decide is not None:
@@ -198,10 +205,12 @@ class Bilinear(Linear):
         r"""Return $(W \circ W)\,v$, where the weights are the plain factor."""
         if self.by_squares is not None:
             return self.by_squares(self.homogeneous(call), *variances)
+        if self.is_layer and call.leads:
+            args = [variances[0], squared(call.args[1], variances[0]), *call.args[2:]]
+            if self.summands and len(args) > self.positions["bias"]:
+                args[self.positions["bias"]] = None
+            return self.plain(*args)
         first, second = self.factors
-        if call.leads and (self.positions[first], self.positions[second]) == (0, 1) and not self.numbers:
-            _, weight, *rest = self.homogeneous(call).args
-            return self.plain(variances[0], squared(weight, variances[0]), *rest)
         x, y = call.given(first), call.given(second)
         if isinstance(x, Operand):
             return super().squares(call.replaced({second: squared(y, variances[0])}), *variances)

@@ -46,7 +46,8 @@ def _refuse(op: str, value: Any, dtype: torch.dtype) -> NoReturn:
 def spread(call: Call, loc: Tensor, compute: Callable[[Call], Tensor]) -> Tensor:
     """Return the variance of a result with a given mean, which `compute` takes of the call, in the type of the mean."""
     if loc.dtype is not torch.float16:
-        return compute(call).to(loc.dtype)
+        variance = compute(call)
+        return variance if variance.dtype is loc.dtype else variance.to(loc.dtype)
     with torch.autocast(loc.device.type, enabled=False):
         return compute(call.each(_wide)).to(loc.dtype)
 

@@ -92,10 +92,12 @@ def differentiable(
     if not compiling and (differentiated or is_transformed(inputs)) and not scripted:
         return _Fused.apply(kernel, certain, noisy, *inputs)[:2]  # type: ignore[no-untyped-call, no-any-return]
     moments = kernel(*inputs)
-    mean, variance = _exact_where_certain(moments, certain, noisy, inputs, differentiated or scripted)
-    if compiling and differentiated and moments.partials is not None and not exporting():
-        # dynamo does not support `jvp`, and compilers choose what to save; closed-form partials are kept. An export
-        # would cut the graph here: it keeps the result of an autograd function and drops its `backward`
+    # dynamo does not support `jvp`, and compilers choose what to save; closed-form partials are kept. An export would
+    # cut the graph here: it keeps the result of an autograd function and drops its `backward`
+    attached = compiling and differentiated and moments.partials is not None and not exporting()
+    follows = (differentiated or scripted) and not attached
+    mean, variance = _exact_where_certain(moments, certain, noisy, inputs, follows)
+    if attached:
         constants = [tensor.detach() for tensor in (mean, variance, *_flat_partials(moments))]
         return _Attached.apply(*constants, *inputs)  # type: ignore[no-untyped-call, no-any-return]
     return mean, variance
@@ -257,6 +259,8 @@ def _at_finite_means(kernel: Kernel) -> Kernel:
 
     def bounded(mean: Tensor, *more: Tensor) -> Moments:
         largest = torch.finfo(mean.dtype).max / 8
+        if torch.compiler.is_compiling():
+            return kernel(torch.where(_is_infinite(mean), mean.clamp(-largest, largest), mean), *more)
         return kernel(mean.nan_to_num(math.nan, largest, -largest), *more)
 
     return bounded
@@ -273,8 +277,13 @@ def _exact_where_certain(
     known, none = certain, torch.zeros_like(variance)
     if differentiated:  # zeros, but with the derivatives of the kernel
         known, none = (x + (y - y.detach()).nan_to_num(0.0) for x, y in ((known, mean), (none, variance)))
-    mean = torch.where(sure | inputs[0].isinf(), known, mean)
+    mean = torch.where(sure | _is_infinite(inputs[0]), known, mean)
     return mean, variance if noisy else torch.where(sure, none, variance)
+
+
+def _is_infinite(x: Tensor) -> Tensor:
+    """Where a number is infinite; inductor's vectors of a CPU are slow to ask this, so compiled code compares."""
+    return x.abs() == math.inf if torch.compiler.is_compiling() else x.isinf()
 
 
 class _Fused(torch.autograd.Function):

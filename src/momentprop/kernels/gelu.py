@@ -9,6 +9,7 @@ from momentprop.kernels.compose import chosen
 from momentprop.kernels.fuse import Moments, Partials
 from momentprop.kernels.gated import GELU_TANH
 from momentprop.kernels.nodes import CORRELATIONS, HERMITE, REMAINDERS
+from momentprop.kernels.operators import operator
 from momentprop.kernels.smooth_rectifier import rectifier_and_remainder, smooth_rectifier
 from momentprop.kernels.sums import total
 from momentprop.kernels.tails import cdf, density
@@ -19,6 +20,7 @@ _TANH_NODES = HERMITE[21]
 _TANH_TABLE = REMAINDERS["gelu_tanh"]
 
 
+@operator
 def gelu_moments(mean: Tensor, variance: Tensor) -> Moments:
     r"""Moments of $X\,\Phi(X)$: with $s^2 = 1 + v$ and $t = \mu/s$ exactly $\mu' = \mu\,\Phi(t) + v\,\varphi(t)/s$."""
     rate = torch.rsqrt(1 + variance)
@@ -102,6 +104,7 @@ def _product(variance: Tensor, r: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor,
     return torch.sqrt(rate * other), rate, coefficients
 
 
+@operator
 def gelu_tanh_moments(mean: Tensor, variance: Tensor) -> Moments:
     r"""Moments of $\frac12 X(1 + \tanh(\sqrt{2/\pi}\,(X + 0.044715 X^3)))$."""
     value, local = GELU_TANH.value(mean), GELU_TANH.about(mean)

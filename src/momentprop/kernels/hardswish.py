@@ -6,6 +6,7 @@ from torch import Tensor
 from momentprop.kernels.compose import chosen
 from momentprop.kernels.fuse import Moments, Partials
 from momentprop.kernels.nodes import REMAINDERS
+from momentprop.kernels.operators import operator
 from momentprop.kernels.smooth_rectifier import rectifier_and_remainder
 from momentprop.kernels.tails import standardize, tail
 
@@ -13,6 +14,7 @@ _LIMIT = 1.0  # the largest variance at which the pieces do not cancel
 _TABLE = REMAINDERS["hardswish"]
 
 
+@operator
 def hardswish_moments(mean: Tensor, variance: Tensor) -> Moments:
     """Moments piece by piece; for large variances, a rectifier plus a remainder between the kinks."""
     small = variance.clamp(max=_LIMIT)

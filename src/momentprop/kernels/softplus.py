@@ -8,6 +8,7 @@ from momentprop.kernels.fuse import Moments
 from momentprop.kernels.gated import MISH, SILU
 from momentprop.kernels.hermite import Change, Local
 from momentprop.kernels.nodes import HERMITE, REMAINDERS
+from momentprop.kernels.operators import operator
 from momentprop.kernels.smooth_rectifier import smooth_rectifier
 
 _THRESHOLD = 50.0  # from here on torch's softplus may give x
@@ -42,11 +43,13 @@ def _softplus_about(mean: Tensor) -> Local:
     return local
 
 
+@operator
 def silu_moments(mean: Tensor, variance: Tensor) -> Moments:
     r"""Moments of $X\,S(X)$."""
     return smooth_rectifier(mean, variance, SILU.value(mean), SILU.about(mean), 1.8, _silu_nodes, _silu_table)
 
 
+@operator
 def mish_moments(mean: Tensor, variance: Tensor) -> Moments:
     r"""Moments of $X \tanh(\log(1 + e^X))$."""
     return smooth_rectifier(mean, variance, MISH.value(mean), MISH.about(mean), 1.9, HERMITE[40], _mish_table)

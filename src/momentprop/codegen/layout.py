@@ -16,10 +16,7 @@ def are_buildable(tensors: Sequence[Tensor]) -> bool:
     first = tensors[0]
     if first.dtype not in _TYPES or not (first.is_cpu or first.is_cuda) or first.numel() == 0:
         return False
-    for tensor in tensors:
-        if type(tensor) not in _CLASSES:
-            return False
-    return True
+    return all(type(tensor) in _CLASSES for tensor in tensors)
 
 
 def is_dense(tensor: Tensor) -> bool:

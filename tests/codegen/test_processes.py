@@ -57,7 +57,7 @@ def test_closing_ends_what_runs_and_lets_nothing_start(state):
 
     thread = threading.Thread(target=compile)
     thread.start()
-    while not state.running:
+    while thread.is_alive() and not state.running:
         time.sleep(0.01)
     processes.close()
     thread.join(5)

@@ -78,11 +78,6 @@ def set_mode(new: Mode) -> None:
 set_mode(os.environ.get("MOMENTPROP_KERNELS") or "auto")  # type: ignore[arg-type]
 
 
-def can_build(device: str) -> bool:
-    """Return whether kernels are built for a type of device."""
-    return _STATE["mode"] != "eager" and (device == "cuda" or (device == "cpu" and c_library.compiler() is not None))
-
-
 def program_for(
     key: Hashable, inputs: Sequence[Tensor], functions: Callable[[], Functions], row: int | None = None
 ) -> Program | None:

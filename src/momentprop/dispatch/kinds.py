@@ -19,7 +19,6 @@ that kind. Where it has no rule for *moves*, that for *linear* serves: moving is
 """
 
 import enum
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -179,11 +178,13 @@ class Bilinear(Linear):
     itself: Callable[[Any], Any] | None = None  # the operation on a value with itself, in terms of other operations
     letters: Callable[[Call], tuple[str, str, str]] | None = None  # of the factors and the product, as in `einsum`
 
-    @functools.cached_property
-    def is_layer(self) -> bool:
-        """Whether the factors are the first arguments, and nothing but a bias is added: as in a linear layer."""
-        leading = [self.positions[factor] for factor in self.factors] == [0, 1]
-        return leading and not self.numbers and tuple(self.summands) in ((), ("bias",))
+    is_layer: bool = False  # the factors are the first arguments, and nothing but a bias is added
+
+    def learn(self, parameters: Sequence[str] = ("input",), **facts: Any) -> None:
+        """Take up the parameters and what else is known."""
+        super().learn(parameters, **facts)
+        leading = [self.positions.get(factor) for factor in self.factors] == [0, 1]
+        self.is_layer = leading and not self.numbers and tuple(self.summands) in ((), ("bias",))
 
     def kind_of(self, call: Call) -> Kind:
         """Return *bilinear* if both factors are random."""

@@ -1,8 +1,9 @@
-"""Long kernels as single operations of a compiled graph.
+"""Long kernels as single operations of a graph that is compiled for a CPU.
 
 A compiler copies short expressions into all that read them, so the hundreds of steps of a quadrature become thousands,
 and compiling them takes most of the time. A long kernel is an *operator* instead: while `torch.compile` traces, it is
-one operation of the graph, with another one for its gradients. Compiled code then runs what eager code runs.
+one operation of the graph, with another one for its gradients. Compiled code then runs what eager code runs. On a GPU
+compilers get the steps: a CUDA graph might record a kernel before it has been built.
 """
 
 import functools
@@ -12,59 +13,85 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentprop.codegen.layout import lies_as
-from momentprop.codegen.programs import can_build
-from momentprop.kernels.fuse import Kernel, Moments, differentiable
+from momentprop.codegen.c_library import compiler
+from momentprop.codegen.programs import mode
+from momentprop.kernels.fuse import Kernel, Moments, differentiable, gradients
 from momentprop.torch_compat.dynamo import constant
 from momentprop.torch_compat.export import exporting
 from momentprop.torch_compat.functorch import is_forward_mode, is_transforming
 
-_RUNS: dict[str, Callable[..., Sequence[Tensor]]] = {}
+Run = Callable[..., Sequence[Tensor]]
+
+_RUNS: dict[str, Run] = {}
 
 
 def operator(kernel: Kernel) -> Kernel:
-    """Make an elementwise kernel one operation of compiled graphs, where it can be built."""
-    name = f"{kernel.__module__}.{kernel.__qualname__}"
-    _RUNS[name] = functools.partial(differentiable, kernel, elementwise=True)
+    """Make an elementwise kernel an operator. Compiled, it gives no partial derivatives: autograd asks for them."""
+    name = registered(kernel, functools.partial(differentiable, kernel, elementwise=True))
 
     @functools.wraps(kernel)
-    def run(*inputs: Tensor) -> Moments:
-        if is_traced(inputs[0]):
-            return Moments(*torch.ops.momentprop.run(name, inputs))
-        return kernel(*inputs)
+    def run(mean: Tensor, variance: Tensor) -> Moments:
+        if is_traced(mean):
+            result, spread = operated(name, [mean, variance], [True, True])
+            return Moments(result, spread)
+        return kernel(mean, variance)
 
     return run
 
 
+def registered(kernel: Callable[..., Any], run: Run) -> str:
+    """Keep what an operator runs, by a name that is the same in every process, as caches of compiled code need it."""
+    name = _title(kernel)
+    _RUNS[name] = run
+    return name
+
+
+def operated(name: str, inputs: Sequence[Tensor], wide: Sequence[bool]) -> list[Tensor]:
+    """Run an operator; `wide` says of each result whether it has an element for each one of a row."""
+    return torch.ops.momentprop.run(name, inputs, wide)  # type: ignore[no-any-return]
+
+
 def is_traced(like: Tensor) -> bool:
-    """Return whether a compiler is tracing that takes operators on the device of a tensor."""
-    return torch.compiler.is_compiling() and not exporting() and _serves(like.device.type)
+    """Return whether a compiler is tracing that takes operators for tensors like this one."""
+    return torch.compiler.is_compiling() and like.is_cpu and not exporting() and _are_wanted()
 
 
 @constant
-def _serves(device: str) -> bool:
-    """Return whether operators are built for a device; transforms inside of compiled code take formulas alone."""
-    return can_build(device) and not is_transforming() and not is_forward_mode()
+def _are_wanted() -> bool:
+    """Return whether kernels are built, and outside of the transforms of compiled code, which need their steps."""
+    return mode() != "eager" and compiler() is not None and not is_transforming() and not is_forward_mode()
+
+
+def _title(kernel: Any) -> str:
+    if isinstance(kernel, functools.partial):
+        return f"{_title(kernel.func)}{kernel.args}{kernel.keywords}"
+    return f"{kernel.__module__}.{kernel.__qualname__}"
 
 
 @torch.library.custom_op("momentprop::run", mutates_args=())
-def _run(kernel: str, inputs: Sequence[Tensor]) -> list[Tensor]:
+def _run(kernel: str, inputs: Sequence[Tensor], wide: Sequence[bool]) -> list[Tensor]:
     """Run a kernel."""
-    return [_lying_as(inputs[0], result) for result in _RUNS[kernel](*inputs)]
+    promised = _promised(inputs, wide, device="meta")
+    return [_lying_as(like, result) for like, result in zip(promised, _RUNS[kernel](*inputs), strict=True)]
 
 
 @_run.register_fake
-def _(kernel: str, inputs: Sequence[Tensor]) -> list[Tensor]:
-    return [torch.empty_like(inputs[0]) for _ in range(2)]
+def _(kernel: str, inputs: Sequence[Tensor], wide: Sequence[bool]) -> list[Tensor]:
+    return _promised(inputs, wide)
 
 
-@torch.library.custom_op("momentprop::gradients", mutates_args=())
+# not a `custom_op`, inside of which nothing can be differentiated
+torch.library.define("momentprop::gradients", "(str kernel, Tensor[] inputs, Tensor[] grads) -> Tensor[]")
+
+
+@torch.library.impl("momentprop::gradients", "cpu")
 def _gradients(kernel: str, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
     """Return the gradients by all inputs, from those of the results."""
-    return [_lying_as(x, grad) for x, grad in zip(inputs, _pulled(kernel, inputs, grads), strict=True)]
+    pulled = _pulled(kernel, inputs, grads)
+    return [_lying_as(torch.empty_like(x, device="meta"), grad) for x, grad in zip(inputs, pulled, strict=True)]
 
 
-@_gradients.register_fake
+@torch.library.register_fake("momentprop::gradients")  # type: ignore[untyped-decorator]
 def _(kernel: str, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
     return [torch.empty_like(x) for x in inputs]
 
@@ -73,24 +100,32 @@ def _pulled(kernel: str, inputs: Sequence[Tensor], grads: Sequence[Tensor], agai
     with torch.enable_grad():
         given = [x if again and x.requires_grad else x.detach().requires_grad_() for x in inputs]
         results = _RUNS[kernel](*given)
-    return torch.autograd.grad(results, given, grads, create_graph=again)
+        if not any(result.requires_grad for result in results):  # they would be taken for constants
+            raise RuntimeError(f"this version of torch does not differentiate inside of operators: {torch.__version__}")
+        return gradients(results, given, grads, again)
+
+
+def _promised(inputs: Sequence[Tensor], wide: Sequence[bool], **options: Any) -> list[Tensor]:
+    """Return empty tensors of the shapes and the memory formats of the results."""
+    first, shape = inputs[0], torch.broadcast_shapes(*(x.shape for x in inputs))
+    if first.shape == shape and all(wide):
+        return [torch.empty_like(first, **options) for _ in wide]
+    return [first.new_empty(shape if each else (*shape[:-1], 1), **options) for each in wide]
 
 
 def _lying_as(like: Tensor, result: Tensor) -> Tensor:
-    """Return a result in the memory format that compilers were told."""
-    promised = torch.empty_like(like)
-    return result if lies_as(promised, result) else promised.copy_(result)
+    return result if result.stride() == like.stride() else torch.empty_like(like, device=result.device).copy_(result)
 
 
-def _keep(ctx: Any, inputs: tuple[str, Sequence[Tensor]], output: Any) -> None:
-    ctx.kernel, tensors = inputs
+def _keep(ctx: Any, inputs: tuple[str, Sequence[Tensor], Sequence[bool]], output: Any) -> None:
+    ctx.kernel, tensors, _ = inputs
     ctx.save_for_backward(*tensors)
 
 
-def _pull_back(ctx: Any, grads: Sequence[Tensor]) -> tuple[None, Sequence[Tensor]]:
+def _pull_back(ctx: Any, grads: Sequence[Tensor]) -> tuple[None, Sequence[Tensor], None]:
     if torch.is_grad_enabled():  # a second derivative will be asked for
-        return None, list(_pulled(ctx.kernel, ctx.saved_tensors, grads, again=True))
-    return None, torch.ops.momentprop.gradients(ctx.kernel, ctx.saved_tensors, grads)
+        return None, list(_pulled(ctx.kernel, ctx.saved_tensors, grads, again=True)), None
+    return None, torch.ops.momentprop.gradients(ctx.kernel, ctx.saved_tensors, grads), None
 
 
 _run.register_autograd(_pull_back, setup_context=_keep)

@@ -12,14 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentprop.codegen.formula import Unprintable, record
 from momentprop.codegen.identity import Unidentified, identity_of
 from momentprop.codegen.layout import in_rows
 from momentprop.codegen.programs import Functions, Program, program_for
 from momentprop.kernels.fuse import gradients, is_transformed, may_be_built, pullback
+from momentprop.kernels.operators import is_traced, operated, registered
+from momentprop.torch_compat.dynamo import constant
 
 RowKernel = Callable[..., Any]  # a sequence of tensors, or `Moments`, of which the partial derivatives are left out
 
 _MOST_LENGTHS = 16  # of rows, for which a kernel is built: a text that grows by a word has a new length each time
+_ANY_LENGTH = 8
 _LENGTHS: Counter[Hashable] = Counter()
 _KNOWN: set[Hashable] = set()
 
@@ -31,6 +35,10 @@ def along_rows(
 
     Where there is no program, `otherwise` runs, by default the kernel itself.
     """
+    if is_traced(inputs[0]):
+        name = _operator(kernel, tuple(x.shape[-1] != 1 for x in inputs), tuple(results))
+        if name is not None:
+            return operated(name, inputs, results)
     program = _program(kernel, inputs, results)
     if program is None:
         return (otherwise or kernel)(*inputs)  # type: ignore[no-any-return]
@@ -38,6 +46,16 @@ def along_rows(
     leading = shape if shape else torch.Size((1,))
     found = _BuiltRows.apply(program, kernel, *(in_rows(x, leading) for x in inputs))  # type: ignore[no-untyped-call]
     return found if shape else [x[0] for x in found]
+
+
+@constant
+def _operator(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...]) -> str | None:
+    """Return the name of the operator that runs a kernel, or None where it cannot be built; any length tells."""
+    try:
+        record(_functions(kernel, wide, results).forward, wide, torch.float32, _ANY_LENGTH)
+    except Unprintable:
+        return None
+    return registered(kernel, lambda *inputs: along_rows(kernel, *inputs, results=results)[: len(results)])
 
 
 def _program(kernel: RowKernel, inputs: Sequence[Tensor], results: Sequence[bool]) -> Program | None:

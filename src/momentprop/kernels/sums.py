@@ -21,7 +21,7 @@ def total(rows: Iterable[Sequence[float]], terms: Terms, like: Tensor) -> list[T
     that broadcast along a new first dimension. It must be elementwise in tensors of the shape of `like`.
     """
     small = like.numel() <= (_SMALL_ON_CPU if like.is_cpu else _SMALL_ELSEWHERE)
-    if torch.compiler.is_compiling() or (small and not recording()):
+    if not recording() and (small or torch.compiler.is_compiling()):
         columns = constant(tuple(zip(*rows, strict=True)), like)
         return [term.sum(0) for term in terms(*columns.reshape(*columns.shape, *[1] * like.ndim))]
     sums: list[Tensor] = []

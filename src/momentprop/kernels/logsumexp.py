@@ -37,25 +37,27 @@ def _race(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tensor, Tenso
     r"""$E(T - a) = \int_a^\infty P(T > t)\,dt$ and $E(T - a)^2 = 2\int_a^\infty (t - a) P(T > t)\,dt$.
 
     $P(T \le t)$ is negligible at the start $a$. If that of the runner with the largest mean is negligible too, its
-    known moments replace their quadratures: the moments of a sure winner depend on nothing else.
+    known moments replace their quadratures: the moments of a sure winner depend on nothing else. The integrals are added
+    up in float64, because the square of the mean is taken from that of the time.
     """
     start, track = tracked(mean, variance, depth=20.0, rest=1e-9)
     x, weight = constant(_NODES, mean)
     offset, slope = track.at(x)
     gap = mean.unsqueeze(-2) - (start + offset).unsqueeze(-1)  # shape: (..., nodes, entries)
     log_below, _ = finish(gap, variance.unsqueeze(-2).expand_as(gap), precision=FINE)
-    log_below = torch.where(absent.unsqueeze(-2), 0.0, log_below)
+    log_below = torch.where(absent.unsqueeze(-2), 0.0, log_below).double()
     lead = mean.argmax(-1, keepdim=True)
     alone = log_below.take_along_dim(lead.unsqueeze(-2), -1).squeeze(-1)
     first, second = _integrals(log_below.sum(-1), offset, weight * slope)
     first_alone, second_alone = _integrals(alone, offset, weight * slope)
-    known = (mean.take_along_dim(lead, -1) - start).squeeze(-1) + EULER
+    known = (mean.take_along_dim(lead, -1) - start).double().squeeze(-1) + EULER
     spread = variance.take_along_dim(lead, -1).squeeze(-1) + math.pi**2 / 6
     under_way = step((-alone[..., 0].detach() - 11) / 4)  # the race begins at 15 and more
     first = first + under_way * (known - first_alone)
     second = second + under_way * (known * known + spread - second_alone)
     # rounding can make the difference negative if the result is nearly certain
-    return start.squeeze(-1) + first - EULER, (second - first * first - math.pi**2 / 6).clamp(min=0.0)
+    found = start.squeeze(-1) + first - EULER, (second - first * first - math.pi**2 / 6).clamp(min=0.0)
+    return found[0].to(mean.dtype), found[1].to(mean.dtype)
 
 
 def _integrals(log_below: Tensor, offset: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

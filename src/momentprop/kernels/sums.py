@@ -20,8 +20,7 @@ def total(rows: Iterable[Sequence[float]], terms: Terms, like: Tensor) -> list[T
     `terms` gets one row of numbers or, for a small tensor or a compiler that fuses the sum, all rows at once as columns
     that broadcast along a new first dimension. It must be elementwise in tensors of the shape of `like`.
     """
-    small = like.numel() <= (_SMALL_ON_CPU if like.is_cpu else _SMALL_ELSEWHERE)
-    if not recording() and (small or torch.compiler.is_compiling()):
+    if not recording() and (torch.compiler.is_compiling() or _is_small(like)):
         columns = constant(tuple(zip(*rows, strict=True)), like)
         return [term.sum(0) for term in terms(*columns.reshape(*columns.shape, *[1] * like.ndim))]
     sums: list[Tensor] = []
@@ -29,3 +28,7 @@ def total(rows: Iterable[Sequence[float]], terms: Terms, like: Tensor) -> list[T
         new = terms(*row)
         sums = [old + term for old, term in zip(sums, new, strict=True)] if sums else list(new)
     return sums
+
+
+def _is_small(like: Tensor) -> bool:
+    return like.numel() <= (_SMALL_ON_CPU if like.is_cpu else _SMALL_ELSEWHERE)

@@ -162,7 +162,13 @@ def _elements(formula: Formula) -> str:
 
 
 def _output(formula: Formula, names: dict[int, str], number: int) -> str:
-    return _C.converted(names[number], formula.kind(number)[0], formula.dtype)
+    """Return what is stored: zero for a subnormal number, with which processors compute a hundred times slower.
+
+    Far in a tail, a rectifier gives many of them, and the convolution after it would take them in.
+    """
+    written, kind = _C.converted(names[number], formula.kind(number)[0], formula.dtype), formula.dtype
+    least = _C.number(torch.finfo(kind).tiny, kind)
+    return _C.choice(f"({_C.call('abs', written, kind)} < {least})", _C.number(0.0, kind), written)
 
 
 def _statements(formula: Formula, names: dict[int, str], places: Sequence[int]) -> list[str]:

@@ -22,6 +22,8 @@ from momentprop.codegen.printed_c import FAST, HEADER, function_in_c
 
 _FLAGS = tuple("-O3 -march=native -fno-math-errno -fno-trapping-math -fno-tree-pre -fopenmp -fPIC -w".split())
 # what is partly redundant is left: moving it makes branches, and loops with branches are not vectorized
+if platform.machine().lower() in ("x86_64", "amd64"):
+    _FLAGS += ("-mprefer-vector-width=512",)  # where there are such vectors: loops of many steps are worth their clock
 _FEW = 1 << 13  # elements below which one thread is faster than several
 Call = Callable[..., list[Tensor]]
 

@@ -19,8 +19,20 @@ VECTOR double exp(double); VECTOR double exp2(double); VECTOR double log(double)
 VECTOR double expm1(double); VECTOR double sin(double); VECTOR double cos(double); VECTOR double tanh(double);
 VECTOR double erf(double); VECTOR double erfc(double); VECTOR double atan(double);
 #endif
+#ifdef __SSE2__
+#include <xmmintrin.h>
+#define FLUSHED unsigned mode = _mm_getcsr(); _mm_setcsr(mode | 0x8040);
+#define AS_BEFORE _mm_setcsr(mode);
+#else
+#define FLUSHED
+#define AS_BEFORE
+#endif
 """
-"""What every printed source begins with: the library's functions of which there are vector versions."""
+"""What every printed source begins with: the library's functions of which there are vector versions.
+
+Inside `FLUSHED`, numbers below the normal range are zero: the tails of normal densities are full of them, and x86
+computes with each a hundred times slower, also in the convolution that reads them.
+"""
 
 FAST = """\
 #define INLINE static inline __attribute__((always_inline))
@@ -157,18 +169,19 @@ def _elements(formula: Formula) -> str:
     lines += _statements(formula, names, range(len(formula.steps)))
     lines += [f"y{k}[i] = {_output(formula, names, number)};" for k, number in enumerate(formula.outputs)]
     loop = "\n".join(f"        {line}" for line in lines)
-    pragma = "#pragma omp parallel for simd schedule(static) num_threads(threads) if(parallel: threads > 1)"
-    return f"{pragma}\n    for (int64_t i = 0; i < n; i++) {{\n{loop}\n    }}\n"
+    return _in_parallel("simd", f"for (int64_t i = 0; i < n; i++) {{\n{loop}\n    }}")
+
+
+def _in_parallel(clause: str, loop: str) -> str:
+    """Return a loop that all threads share."""
+    return (
+        "    #pragma omp parallel num_threads(threads) if(threads > 1)\n    {\n    FLUSHED\n"
+        f"    #pragma omp for {clause} schedule(static)\n    {loop}\n    AS_BEFORE\n    }}\n"
+    )
 
 
 def _output(formula: Formula, names: dict[int, str], number: int) -> str:
-    """Return what is stored: zero for a subnormal number, with which processors compute a hundred times slower.
-
-    Far in a tail, a rectifier gives many of them, and the convolution after it would take them in.
-    """
-    written, kind = _C.converted(names[number], formula.kind(number)[0], formula.dtype), formula.dtype
-    least = _C.number(torch.finfo(kind).tiny, kind)
-    return _C.choice(f"({_C.call('abs', written, kind)} < {least})", _C.number(0.0, kind), written)
+    return _C.converted(names[number], formula.kind(number)[0], formula.dtype)
 
 
 def _statements(formula: Formula, names: dict[int, str], places: Sequence[int]) -> list[str]:
@@ -203,8 +216,7 @@ def _rows(formula: Formula) -> str:
         if not formula.kind(number)[1]:
             lines.append(f"y{k}[row] = {_output(formula, row.names, number)};")
     body = "\n".join(f"        {line}" for line in lines)
-    pragma = "#pragma omp parallel for schedule(static) num_threads(threads) if(threads > 1)"
-    return f"{pragma}\n    for (int64_t row = 0; row < n; row++) {{\n{body}\n    }}\n"
+    return _in_parallel("", f"for (int64_t row = 0; row < n; row++) {{\n{body}\n    }}")
 
 
 class _Row:

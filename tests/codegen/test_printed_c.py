@@ -1,6 +1,7 @@
 """What is printed as C computes what torch computes, special numbers among them."""
 
 import math
+import platform
 
 import pytest
 import torch
@@ -95,3 +96,17 @@ def test_sums_along_rows_are_taken_row_by_row(folder):
     (call,) = c_library.load(c_library.place_of(source), formulas)
     x = torch.randn(5, 7, generator=torch.manual_seed(0))
     torch.testing.assert_close(call(x), softmax(x))
+
+
+@needs_compiler
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors compute with subnormal numbers at once")
+def test_no_subnormal_number_is_stored_and_those_of_the_caller_stay(folder):
+    """A convolution that reads them takes ten times as long."""
+    formulas = [recorded(lambda x: [x * 1e-20])]
+    source = c_library.source_of(formulas)
+    c_library.build(source, c_library.place_of(source))
+    (call,) = c_library.load(c_library.place_of(source), formulas)
+    x = torch.full((100_000,), 1e-20)
+    assert x[0].item() * 1e-20 > 0
+    assert call(x)[0].count_nonzero() == 0
+    assert (x * 1e-20).count_nonzero() == x.numel()

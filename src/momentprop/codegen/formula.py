@@ -82,7 +82,7 @@ def record(
         raise Unprintable(str(error)) from error
     finally:
         _RECORDING.on = False
-    return _pruned(Formula(dtype, tuple(inputs), tuple(recorder.steps), outputs, row))
+    return pruned(Formula(dtype, tuple(inputs), tuple(recorder.steps), outputs, row))
 
 
 class _Recorder(DispatchMode):  # type: ignore[misc, unused-ignore]
@@ -230,7 +230,7 @@ def _constant(op: str, values: dict[str, Any]) -> Any:
     return values["fill_value"] if "fill_value" in values else values["s"]
 
 
-def _pruned(formula: Formula) -> Formula:
+def pruned(formula: Formula) -> Formula:
     """Return the formula without steps that no output needs."""
     arity = len(formula.inputs)
     needed: set[int] = set()

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import torch
 
+from momentprop.codegen.choices import assuming, worth_asking
 from momentprop.codegen.expressions import Language, expression
-from momentprop.codegen.formula import Formula, Reference_, Unprintable
+from momentprop.codegen.formula import Formula, Reference_, Unprintable, pruned
 
 HEADER = """\
 #include <math.h>
@@ -143,6 +144,7 @@ class C(Language):
 _C = C()
 
 
+_BLOCK = 128  # elements that are asked for a condition at once
 _MOST_ON_THE_STACK = 1 << 19  # bytes of the arrays of a row
 _REDUCTIONS = ("sum", "mean", "amax", "amin")
 
@@ -163,13 +165,35 @@ def function_in_c(name: str, formula: Formula) -> str:
 
 
 def _elements(formula: Formula) -> str:
+    """Return a loop over elements; one that asks blocks for a condition, if that saves much."""
+    condition = worth_asking(formula)
+    if condition is None:
+        return _in_parallel("simd", f"for (int64_t i = 0; i < n; i++) {_loop_body(formula)}")
+    count = pruned(formula._replace(outputs=(condition,)))
+    loop = "#pragma omp simd{}\n    for (int64_t i = start; i < end; i++) {}\n"
+    asked = loop.format(" reduction(+:count)", _loop_body(count, "count += {value};"))
+    yes, no = (loop.format("", _loop_body(assuming(formula, condition, answer))) for answer in (True, False))
+    either = loop.format("", _loop_body(formula))
+    blocks = (
+        f"for (int64_t start = 0; start < n; start += {_BLOCK}) {{\n"
+        f"    int64_t end = start + {_BLOCK} < n ? start + {_BLOCK} : n;\n    int count = 0;\n    {asked}"
+        f"    if (count == end - start) {{\n    {yes}    }} else if (count == 0) {{\n    {no}    }} else {{\n"
+        f"    {either}    }}\n    }}"
+    )
+    return _in_parallel("", blocks)
+
+
+def _loop_body(formula: Formula, stored: str = "y{k}[i] = {value};") -> str:
+    """Return what is done for one element."""
     names = {i: f"a{i}" for i in range(len(formula.inputs))}
     kind = _TYPES[formula.dtype]
     lines = [f"{kind} a{i} = x{i}[i];" for i in range(len(formula.inputs))]
     lines += _statements(formula, names, range(len(formula.steps)))
-    lines += [f"y{k}[i] = {_output(formula, names, number)};" for k, number in enumerate(formula.outputs)]
+    for k, number in enumerate(formula.outputs):
+        value = names[number] if formula.kind(number)[0] is torch.bool else _output(formula, names, number)
+        lines.append(stored.format(k=k, value=value))
     loop = "\n".join(f"        {line}" for line in lines)
-    return _in_parallel("simd", f"for (int64_t i = 0; i < n; i++) {{\n{loop}\n    }}")
+    return f"{{\n{loop}\n    }}"
 
 
 def _in_parallel(clause: str, loop: str) -> str:

@@ -37,8 +37,8 @@ def _race(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tensor, Tenso
     r"""$E(T - a) = \int_a^\infty P(T > t)\,dt$ and $E(T - a)^2 = 2\int_a^\infty (t - a) P(T > t)\,dt$.
 
     $P(T \le t)$ is negligible at the start $a$. If that of the runner with the largest mean is negligible too, its
-    known moments replace their quadratures: the moments of a sure winner depend on nothing else. The integrals are added
-    up in float64, because the square of the mean is taken from that of the time.
+    known moments replace their quadratures: the moments of a sure winner depend on nothing else. Sums are in float64,
+    because the square of the mean is taken from that of the time.
     """
     start, track = tracked(mean, variance, depth=20.0, rest=1e-9)
     x, weight = constant(_NODES, mean)

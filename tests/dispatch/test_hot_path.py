@@ -1,0 +1,85 @@
+"""An operation costs little beside its kernels: counted in Python frames and in operations of torch, not in seconds.
+
+A frame takes a tenth of a microsecond or more. Who adds one to every operation raises a number here, and says why.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from momentprop import Normal
+from momentprop.codegen import programs
+from tests.codegen.conftest import building, folder, needs_compiler  # noqa: F401 (fixtures)
+
+_WEIGHT, _BIAS, _X = torch.randn(3, 3), torch.randn(3), torch.randn(2, 3)
+_IMAGE, _FILTERS = torch.randn(1, 3, 5, 5), torch.randn(3, 3, 3, 3)
+_STATISTICS = (torch.zeros(3), torch.ones(3))
+
+# name: the operation, its operand, the most frames of Python, and the most operations of torch
+OPERATIONS: dict[str, tuple[Callable[[Normal], Any], torch.Tensor, int, int]] = {
+    "linear": (lambda x: F.linear(x, _WEIGHT, _BIAS), _X, 33, 3),
+    "conv2d": (lambda x: F.conv2d(x, _FILTERS), _IMAGE, 33, 3),
+    "batch_norm": (lambda x: F.batch_norm(x, *_STATISTICS), _IMAGE, 81, 6),
+    "add": (lambda x: x + 1.0, _X, 71, 2),
+    "flatten": (lambda x: x.flatten(1), _IMAGE, 51, 2),
+}
+
+
+def _frames(run: Callable[[], Any]) -> int:
+    """Return how many Python functions are entered."""
+    count = 0
+
+    def seen(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    run()  # first calls fill caches
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return count - 1  # but for `run` itself
+
+
+class _Counter(TorchDispatchMode):
+    """Counts the operations that torch starts."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def _operations(run: Callable[[], Any]) -> int:
+    """Return how many operations torch starts."""
+    with _Counter() as counter:
+        run()
+    return counter.count
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_enters_few_frames_and_starts_few_operations(name: str) -> None:
+    operation, operand, frames, operations = OPERATIONS[name]
+    x = Normal(operand, 0.1)
+    with torch.no_grad():
+        assert _frames(lambda: operation(x)) <= frames
+        assert _operations(lambda: operation(x)) <= operations
+
+
+@needs_compiler
+def test_so_does_a_built_kernel(building: None) -> None:  # noqa: F811
+    """ReLU allocates two results, and one call of C fills them."""
+    programs.set_mode("wait")
+    x = Normal(_X, 0.1)
+    with torch.no_grad():
+        torch.relu(x)
+        assert _frames(lambda: torch.relu(x)) <= 65
+        assert _operations(lambda: torch.relu(x)) == 2

@@ -22,9 +22,9 @@ _STATISTICS = (torch.zeros(3), torch.ones(3))
 
 # name: the operation, its operand, the most frames of Python, and the most operations of torch
 OPERATIONS: dict[str, tuple[Callable[[Normal], Any], torch.Tensor, int, int]] = {
-    "linear": (lambda x: F.linear(x, _WEIGHT, _BIAS), _X, 33, 3),
+    "linear": (lambda x: F.linear(x, _WEIGHT, _BIAS), _X, 33, 5),
     "conv2d": (lambda x: F.conv2d(x, _FILTERS), _IMAGE, 33, 3),
-    "batch_norm": (lambda x: F.batch_norm(x, *_STATISTICS), _IMAGE, 81, 6),
+    "batch_norm": (lambda x: F.batch_norm(x, *_STATISTICS), _IMAGE, 81, 7),
     "add": (lambda x: x + 1.0, _X, 71, 2),
     "flatten": (lambda x: x.flatten(1), _IMAGE, 51, 2),
 }

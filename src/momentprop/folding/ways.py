@@ -1,166 +1,26 @@
-"""Many draws as one batch: operations on draws that lie behind each other along the first dimension.
-
-An operation is run on all draws at once if it is known to keep what lies along the first dimension apart. The rule
-table knows many of them: functions of each element, and what acts along other dimensions only. Others are listed here,
-with the ranks at which their first dimension holds the items. Everything else is refused, and the draws are made in
-another way. Draws are outermost, so that every reshape keeps them apart.
-"""
+"""How each operation is run on draws that lie in one batch, or why it is refused."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.overrides import TorchFunctionMode
 
 from momentprop.dispatch import Call
 from momentprop.dispatch.kinds import Elementwise, Linear, Noise, Operation
-from momentprop.dispatch.operand import values_in
 from momentprop.dispatch.rule_table import find, made_function, operation_named, operations
-from momentprop.dispatch.spelling import spelled
+from momentprop.folding.step import How, Step
 from momentprop.functional.noise import draw_like
-from momentprop.randomness import DRAWS, are_same, torch_states
 from momentprop.values import Sample
-from momentprop.values.folded import Fold, Folded
-
-Function = Callable[..., Any]
-
-
-class Step:
-    """An operation that meets draws in one batch."""
-
-    __slots__ = ("args", "fold", "function", "kwargs", "op", "values")
-
-    def __init__(self, fold: Fold, op: str, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        self.fold, self.op, self.function, self.args, self.kwargs = fold, op, function, args, kwargs
-        self.values: list[Any] = values_in(args, kwargs)
-
-    def require(self, holds: bool) -> None:
-        """Refuse the operation unless something holds."""
-        if not holds:
-            self.fold.refuse(self.op)
-
-    def given(self, name: str, position: int, default: Any = None) -> Any:
-        """Return an argument."""
-        if name in self.kwargs:
-            return self.kwargs[name]
-        return self.args[position] if position < len(self.args) else default
-
-    @property
-    def alone(self) -> Folded:
-        """The first argument, which must be the only value."""
-        self.require(len(self.values) == 1 and bool(self.args) and self.values[0] is self.args[0])
-        return self.values[0]  # type: ignore[no-any-return]
-
-    def on(self, first: Tensor, *more: Any) -> Any:
-        """Run the operation with a tensor in the place of the first argument, and perhaps other arguments."""
-        return self.function(first, *(more or self.args[1:]), **self.kwargs)
-
-    def filled(self, tensor_of: Function) -> Any:
-        """Run the operation with tensors in the places of the values."""
-        args = [_filled(argument, tensor_of) for argument in self.args]
-        return self.function(*args, **{name: _filled(x, tensor_of) for name, x in self.kwargs.items()})
-
-
-How = Callable[[Step], Any]
-
-
-class Folding(TorchFunctionMode):
-    """Runs operations on draws that lie in one batch, and refuses those that may mix them."""
-
-    def __init__(self, fold: Fold) -> None:
-        super().__init__()
-        self.fold = fold
-        self.ways: dict[str, How] = {}  # of the operations met so far
-
-    def __torch_function__(
-        self,
-        function: Function,
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Torch calls this for every operation inside the context."""
-        kwargs = kwargs or {}
-        name = getattr(function, "__name__", "")
-        if name == "__get__":
-            return function(*args, **kwargs)
-        function = getattr(function, "of_tensor", function)  # of a value's method
-        op, _, in_place = spelled(name)
-        step = Step(self.fold, op, function, args, kwargs)
-        try:
-            return self._run(step, in_place) if step.values else self._on_plain(step)
-        except Exception:
-            self.fold.refused = True
-            raise
-
-    def _run(self, step: Step, in_place: bool) -> Any:
-        how = self.ways.get(step.op) or self._way(step.op)
-        step.require("out" not in step.kwargs)
-        for value in step.values:
-            step.require(type(value) is Folded and value.fold is self.fold)
-        if in_place or step.kwargs.get("inplace"):
-            target = step.args[0]
-            step.require(how in _WRITES and isinstance(target, Folded) and not target.shared)
-            how(step)
-            return target
-        result = how(step)
-        if how is _noisy:
-            with self:
-                return step.given("function", 1)(self.fold.value(result))
-        return self._wrapped(step, result)
-
-    def _way(self, op: str) -> How:
-        """Return how an operation is run; a rule for draws that is not of the library speaks against it."""
-        how, rule = ways().get(op), find(op, Sample)
-        if how is None or not (rule is None or rule.__module__.startswith("momentprop.")):
-            self.fold.refuse(op)
-        self.ways[op] = how
-        return how
-
-    def _on_plain(self, step: Step) -> Any:
-        """Apply an operation without a draw among its arguments; noise makes draws of the first one."""
-        op, args, kwargs = step.op, step.args, step.kwargs
-        if op in _SIZED:
-            return self.fold.value(_sized(step))
-        operation = operation_named(op)
-        acts = operation.acts(Call(operation, args, kwargs, ()))
-        if not acts and op not in DRAWS and made_function(op) is None:
-            before = torch_states()
-            result = step.function(*args, **kwargs)
-            step.require(are_same(before, torch_states()))  # it may draw inside, as attention does: once for all draws
-            return result
-        writes = kwargs.get("inplace") or step.function.__name__.endswith("_")
-        step.require(len(args) > 0 and type(args[0]) is Tensor and args[0].is_floating_point() and not writes)
-        return self._run(Step(self.fold, op, step.function, [self.fold.lifted(args[0]), *args[1:]], kwargs), False)
-
-    def _wrapped(self, step: Step, result: Any) -> Any:
-        """Return the tensors of a result as draws; a view and what it is a view of are marked."""
-        if isinstance(result, Tensor):
-            for value in step.values:
-                if result is value.folded:
-                    return value
-            made = self.fold.value(result)
-            if step.op in _VIEWS:
-                made.shared = step.values[0].shared = True
-            return made
-        step.require(isinstance(result, list | tuple))
-        items = [self._wrapped(step, item) for item in result]
-        return type(result)(items) if type(result) in (list, tuple) else result._make(items)
-
-
-def _filled(argument: Any, tensor_of: Function) -> Any:
-    if isinstance(argument, Folded):
-        return tensor_of(argument)
-    return [_filled(item, tensor_of) for item in argument] if isinstance(argument, list | tuple) else argument
+from momentprop.values.folded import Folded
 
 
 def _folded(value: Folded) -> Tensor:
     return value.folded
 
 
-def _pointwise(step: Step) -> Any:
+def pointwise(step: Step) -> Any:
     """Run a function of elements that lie at one place, which tensors of other shapes are broadcast to."""
     values, first = step.values, step.values[0].folded
     if len(values) == 1 and values[0] is step.args[0] and not step.kwargs and len(step.args) == 1:
@@ -206,7 +66,7 @@ def _dim(name: str, position: int, default: Any = None) -> How:
     return run
 
 
-def _noise(step: Step) -> Any:
+def noise(step: Step) -> Any:
     """Draw noise for every draw, unless units share it that lie along the first dimension."""
     value, operation = step.alone, operation_named(step.op)
     assert isinstance(operation, Noise)
@@ -217,7 +77,7 @@ def _noise(step: Step) -> Any:
     return step.on(value.folded) if rule is None else rule(Sample.of(value.folded), *step.args[1:], **step.kwargs).loc
 
 
-def _noisy(step: Step) -> Any:
+def noisy(step: Step) -> Any:
     """Return the input of an activation with its noise; the mode sees what the activation does with it."""
     x, noise = step.alone.folded, step.given("noise", 2, "normal")
     step.require(isinstance(noise, str) or _is_flat(noise.batch_shape, x.ndim))
@@ -332,7 +192,7 @@ def _joined(step: Step) -> Any:
     return step.on(tensors)  # type: ignore[arg-type]
 
 
-def _sized(step: Step) -> Any:
+def sized(step: Step) -> Any:
     """Draw numbers of a given shape, for every draw its own."""
     sizes = _numbers(step.args)
     step.require(len(sizes) > 0 and all(type(size) is int for size in sizes))
@@ -345,7 +205,6 @@ def _numbers(arguments: Sequence[Any]) -> list[Any]:
     return list(arguments[0] if len(arguments) == 1 and isinstance(arguments[0], list | tuple) else arguments)
 
 
-_SIZED = ("rand", "randn")
 _ELEMENTS = """
     acos acosh asin asinh atan atanh bernoulli binary_step bool ceil copysign cosh detach digamma empty_like eq erfc
     erfinv float floor fmax fmin fmod frac full_like ge greater greater_equal gt hypot int isfinite isinf isnan le
@@ -356,8 +215,8 @@ _ELEMENTS = """
 """Functions of each element that the table does not know as such."""
 
 _LISTED: dict[str, How] = {
-    **dict.fromkeys(_ELEMENTS, _pointwise),
-    **{f"__{name}__": _pointwise for name in "eq ge gt le lt ne".split()},
+    **dict.fromkeys(_ELEMENTS, pointwise),
+    **{f"__{name}__": pointwise for name in "eq ge gt le lt ne".split()},
     **{f"{kind}{n}d": _items(n + 2, n + 2) for n in (1, 2, 3) for kind in ("conv", "conv_transpose")},
     **{
         f"{before}{kind}_pool{n}d{after}": _items(n + 2, n + 2)
@@ -390,16 +249,8 @@ _LISTED: dict[str, How] = {
     "repeat": _repeated,
     "pad": _padded,
     "getitem": _indexed,
-    "noisy_activation": _noisy,
+    "noisy_activation": noisy,
 }
-
-_VIEWS = frozenset(
-    """flatten ravel reshape view unflatten squeeze unsqueeze select narrow chunk split unbind permute transpose expand
-    getitem detach contiguous to float double half bfloat16 type alias positive""".split()
-)
-"""What may lie in the memory of its argument."""
-
-_WRITES = (_pointwise, _noise)
 
 
 @functools.cache
@@ -413,11 +264,11 @@ def _derived() -> Iterator[tuple[Operation, How]]:
         body = made_function(operation.name)
         if isinstance(operation, Noise):
             if body is None or body.__module__.startswith("momentprop."):
-                yield operation, _noise
+                yield operation, noise
         elif body is None and operation.along is not None:
             yield operation, _along
         elif body is None and _is_pointwise(operation):
-            yield operation, _pointwise
+            yield operation, pointwise
 
 
 def _is_pointwise(operation: Operation) -> bool:

@@ -5,7 +5,7 @@ program it runs as it is written, on tensors that broadcast.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,7 +42,7 @@ def along_rows(
     program = _program(kernel, inputs, results)
     if program is None:
         return (otherwise or kernel)(*inputs)  # type: ignore[no-any-return]
-    shape = torch.broadcast_shapes(*(x.shape[:-1] for x in inputs))
+    shape = _common(x.shape[:-1] for x in inputs)
     leading = shape if shape else torch.Size((1,))
     found = _BuiltRows.apply(program, kernel, *(in_rows(x, leading) for x in inputs))  # type: ignore[no-untyped-call]
     return found if shape else [x[0] for x in found]
@@ -76,6 +76,12 @@ def _program(kernel: RowKernel, inputs: Sequence[Tensor], results: Sequence[bool
         _LENGTHS[key] += 1
         _KNOWN.add((key, row))
     return program_for(key, inputs, partial(_functions, kernel, wide, tuple(results)), row)
+
+
+def _common(shapes: Iterable[torch.Size]) -> torch.Size:
+    """Return the shape that others broadcast to, at once where there is but one: torch's own function is slow."""
+    different = set(shapes)
+    return torch.broadcast_shapes(*different) if len(different) > 1 else different.pop()
 
 
 def _functions(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...]) -> Functions:

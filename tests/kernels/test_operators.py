@@ -160,6 +160,7 @@ def test_second_derivatives_are_those_of_eager(name: str) -> None:
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.full
 def test_transforms_inside_of_compiled_code_take_the_formula() -> None:
     def total(mean: Tensor, variance: Tensor) -> Tensor:
         return torch.cat(gelu(mean, variance)).sum()

@@ -46,14 +46,21 @@ def _is_wide(row: Rule) -> bool:
 
 
 def _groups() -> list[Any]:
-    """Rules by the type of value, a graph's worth at a time; those of the same code in `make test-full` only."""
+    """Rules by the type of value, a graph's worth at a time.
+
+    Tracing is slow. So two groups of three are compiled in `make test-full` only, and all that are of the same code.
+    """
     kinds: dict[tuple[str, bool], list[Rule]] = {}
     for row in TRACED:
         kinds.setdefault((row.on.__name__, _is_wide(row)), []).append(row)
-    return [
-        pytest.param(some, id=f"{name}-{some[0].op}-to-{some[-1].op}", marks=[pytest.mark.full] if wide else [])
+    groups = [
+        (f"{name}-{some[0].op}-to-{some[-1].op}", wide, some)
         for (name, wide), rows in kinds.items()
         for some in (rows[first : first + TOGETHER] for first in range(0, len(rows), TOGETHER))
+    ]
+    return [
+        pytest.param(some, id=title, marks=[pytest.mark.full] if wide or number % 3 else [])
+        for number, (title, wide, some) in enumerate(groups)
     ]
 
 
@@ -72,7 +79,17 @@ def test_every_rule_compiles_to_what_eager_gives(group: list[Rule]) -> None:
     assert_alike(run, compile_whole(run), values)
 
 
-@pytest.mark.parametrize("op", [row.op for row in rules.table() if row.on is Joint])
+SLOW = ("softmax", "scaled_dot_product_attention")
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(row.op, marks=[pytest.mark.full] if row.op in SLOW else [])
+        for row in rules.table()
+        if row.on is Joint
+    ],
+)
 def test_rules_of_joint_values_compile(op: str) -> None:
     """The values alone: gradients through a derivative of a softmax differ, by up to 4e-3 in an attention."""
     found = example(op, Joint)

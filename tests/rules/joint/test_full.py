@@ -67,7 +67,7 @@ def test_what_is_born_is_remembered() -> None:
     assert (2 * joint - joint).variance.max() > joint.variance.max()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("kind", [Joint, Full])
+@pytest.mark.parametrize("kind", [Joint, pytest.param(Full, marks=pytest.mark.full)])
 @pytest.mark.parametrize("function", [
     lambda x: x.softmax(-1), lambda x: torch.nn.functional.layer_norm(x, (3,)), lambda x: x.logsumexp(-1),
     lambda x: x.amax(-1), lambda x: x * x.flip(-1), lambda x: torch.nn.functional.dropout1d(x[:, None], 0.3),

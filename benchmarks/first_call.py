@@ -55,9 +55,14 @@ def first_call(kind: str, contender: str, network: str, batch: int, device: str)
             return None
 
 
-def import_seconds() -> float:
-    """Return the processor's seconds of `import momentprop` in a new process, after `import torch`."""
-    return _output([sys.executable, "-c", IMPORT])
+def import_seconds(times: int) -> list[float]:
+    """Return the processor's seconds of `import momentprop` in new processes, after `import torch`.
+
+    Python finds the bytecode there, as after `pip install`.
+    """
+    with tempfile.TemporaryDirectory() as bytecode:
+        settings = {"PYTHONPYCACHEPREFIX": bytecode, "PYTHONDONTWRITEBYTECODE": ""}
+        return [_output([sys.executable, "-c", IMPORT], settings) for _ in range(1 + times)][1:]
 
 
 def _output(command: list[str], environment: dict[str, str] | None = None) -> float:

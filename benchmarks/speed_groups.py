@@ -217,7 +217,7 @@ def importing(given: Setting) -> Cases:
     count = 1 if given.quick else 7
     yield (
         "`import momentprop`",
-        lambda: _quartiles([import_seconds() for _ in range(count)], 0.3, rounds=count, unit="s"),
+        lambda: _quartiles(import_seconds(count), 0.3, rounds=count, unit="s"),
     )
 
 

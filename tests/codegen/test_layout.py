@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from momentprop.codegen.layout import aligned, are_buildable, is_dense, lies_as
+from momentprop.codegen.layout import aligned, are_buildable, in_rows, is_dense, lies_as, rows_sharing
 
 IMAGES = torch.arange(24.0).reshape(2, 3, 2, 2)
 LAST = IMAGES.contiguous(memory_format=torch.channels_last)
@@ -41,6 +41,14 @@ def test_tensors_that_lie_alike_are_not_copied():
 @pytest.mark.parametrize("other", [LAST, IMAGES[:1], IMAGES.double(), IMAGES.to("meta")])
 def test_tensors_lie_alike_only_with_all_in_common(other):
     assert not lies_as(IMAGES, other)
+
+
+@pytest.mark.parametrize("source", [torch.rand(2, 5, 1, 3), torch.rand(5, 2, 1, 3).transpose(0, 1)])
+def test_a_row_that_several_share_is_not_repeated(source):
+    found = in_rows(source, torch.Size((2, 5, 4)))
+    assert torch.equal(found, source.expand(2, 5, 4, 3))
+    assert rows_sharing(found) == 4
+    assert found.untyped_storage().nbytes() == source.untyped_storage().nbytes()
 
 
 @pytest.mark.usefixtures("building")

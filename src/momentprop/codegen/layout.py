@@ -57,8 +57,11 @@ def rows_sharing(tensor: Tensor) -> int:
 def in_rows(tensor: Tensor, leading: torch.Size) -> Tensor:
     """Return a tensor of some leading dimensions whose rows lie side by side, or are repeated along the last one."""
     tensor = tensor.expand(*leading, tensor.shape[-1])
-    if tensor.is_contiguous() or (tensor.stride(-2) == 0 and tensor.select(-2, 0).is_contiguous()):
+    if tensor.is_contiguous():
         return tensor
+    if tensor.stride(-2) == 0:
+        row = tensor.select(-2, 0)
+        return tensor if row.is_contiguous() else row.contiguous().unsqueeze(-2).expand_as(tensor)
     return tensor.contiguous()
 
 

@@ -101,6 +101,17 @@ def both_ways(given: Scene) -> dict[str, Run]:
     return {"plain": plain, "AP2": ap2}
 
 
+def in_bfloat16(given: Scene) -> dict[str, Run]:
+    """Return a forward pass by AP2, and one that multiplies variances in bfloat16."""
+    ap2 = forward(given)["AP2"]
+
+    def rough() -> Any:
+        with momentprop.variance_precision(torch.bfloat16):
+            return ap2()
+
+    return {"AP2": ap2, "bfloat16": rough}
+
+
 def propagated(given: Scene) -> dict[str, Run]:
     """Return the ways of `propagate` beside the direct call: independent units, the covariance of outputs, probes."""
 

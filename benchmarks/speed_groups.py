@@ -14,7 +14,7 @@ from typing import Any
 
 import normalization
 import torch
-from contenders import both_ways, calibrated, compiled, drawn, forward, propagated, repeated, scene
+from contenders import both_ways, calibrated, compiled, drawn, forward, in_bfloat16, propagated, repeated, scene
 from first_call import LIMIT, first_call, import_seconds
 from normalization import quartiles, rounded, stepper
 from operations import OPERATIONS, operation
@@ -122,6 +122,23 @@ def methods(given: Setting) -> Cases:
 
     for name, title in titles.items():
         yield f"{title}, {network}, batch {batch}", partial(case, name)
+
+
+def rough_variances(given: Setting) -> Cases:
+    """AP2 with variances in bfloat16 over AP2, and how far that moves the deviations."""
+    batch = given.batch(LARGE[given.device])
+    for network in given.networks("LeNet", "CIFAR", "ResNet-18", "ViT"):
+        yield (
+            f"{network}, batch {batch}",
+            partial(_compared, given, network, batch, in_bfloat16, ("bfloat16", "AP2"), None),
+        )
+        yield f"{network}, change of deviations", partial(_change, given, network, batch)
+
+
+def _change(given: Setting, network: str, batch: int) -> Case:
+    exact, rough = (run() for run in in_bfloat16(scene(network, batch, given.device)).values())
+    change = 100 * (rough.variance / exact.variance).log().abs() / 2
+    return _quartiles(change.flatten().tolist(), None, rounds=change.numel(), unit="%")
 
 
 def sample(given: Setting) -> Cases:
@@ -288,6 +305,7 @@ GROUPS: dict[str, tuple[str, Callable[[Setting], Cases]]] = {
     "tiny": ("tiny tensors, AP2 / torch", tiny),
     "ap1": ("eager forward, AP1 / plain", ap1),
     "methods": ("`propagate` / direct AP2", methods),
+    "bfloat16": ("variances in bfloat16, AP2 / AP2", rough_variances),
     "sample": ("32 draws, `sample` / by hand", sample),
     "repeated": ("repeated passes, AP2 / plain", repeated_passes),
     "memory": ("peak memory, AP2 / plain", memory),

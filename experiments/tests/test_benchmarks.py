@@ -110,7 +110,7 @@ def test_speed_adds_its_groups_to_the_table_of_a_device(load, tmp_path, monkeypa
     assert "| max_pool2d " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("group", ["forward", "backward", "methods", "sample", "calibrated", "repeated"])
+@pytest.mark.parametrize("group", ["forward", "backward", "methods", "bfloat16", "sample", "calibrated", "repeated"])
 def test_every_eager_group_of_speed_runs(load, group):
     speed, groups = load("speed"), load("speed_groups")
     clock = load("turns").Clock(rounds=3, seconds=0.0, turn=0.0, warm_up=1)

@@ -30,6 +30,7 @@ from momentprop.normalization import input_statistics as input_statistics
 from momentprop.normalization import normalize as normalize
 from momentprop.propagate import propagate as propagate
 from momentprop.repeated import repeated as repeated
+from momentprop.rules.precision import variance_precision as variance_precision
 from momentprop.torch_compat import install as _install
 from momentprop.values import Categorical as Categorical
 from momentprop.values import Estimate as Estimate

@@ -1,5 +1,6 @@
 """Values are real numbers in floating point, and the variances of float16 are computed in float32."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from momentprop import Normal, rules
+from momentprop import Normal, rules, variance_precision
 from momentprop.dispatch import Rule
 from momentprop.values import Independent, Statistics, Value
 from tests import examples
@@ -191,3 +192,62 @@ def test_conversion_to_integers_or_complex_numbers_is_refused(dtype: Any) -> Non
 def test_methods_that_convert_are_refused(name: str) -> None:
     with pytest.raises(NotImplementedError, match=f"no Normal rule for '{name}' at top level"):
         getattr(X, name)()
+
+
+NETWORK = nn.Sequential(
+    nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.Tanh(), nn.Flatten(), nn.Linear(256, 10)
+).requires_grad_(False)
+
+
+def _images() -> Normal:
+    generator = torch.Generator().manual_seed(0)
+    return Normal(torch.randn(4, 3, 8, 8, generator=generator), 0.1)
+
+
+def test_variances_in_bfloat16_are_rounded_and_means_are_not() -> None:
+    x = _images()
+    linear = NETWORK[0]
+    exact = linear(x)
+    with variance_precision(torch.bfloat16):
+        rough = linear(x)
+        with variance_precision(None):
+            assert torch.equal(linear(x).variance, exact.variance)
+    assert torch.equal(rough.loc, exact.loc)
+    assert rough.variance.dtype is torch.float32
+    assert not torch.equal(rough.variance, exact.variance)
+    torch.testing.assert_close(rough.variance, exact.variance, rtol=0.01, atol=0.0)
+    assert torch.equal(linear(x).variance, exact.variance)
+
+
+def test_deviations_of_a_network_move_by_a_few_thousandths_in_bfloat16() -> None:
+    exact = NETWORK(_images())
+    with variance_precision(torch.bfloat16):
+        rough = NETWORK(_images())
+    torch.testing.assert_close(rough.stddev, exact.stddev, rtol=4e-3, atol=0.0)
+    assert ((rough.loc - exact.loc).abs() < 4e-3 * exact.stddev).all()
+
+
+def test_derivatives_flow_through_variances_in_bfloat16() -> None:
+    layer, x = nn.Linear(8, 4), Normal(torch.ones(2, 8), 0.5)
+    layer(x).variance.sum().backward()
+    exact, layer.weight.grad = layer.weight.grad, None
+    with variance_precision(torch.bfloat16):
+        layer(x).variance.sum().backward()
+    assert exact is not None
+    assert layer.weight.grad is not None
+    torch.testing.assert_close(layer.weight.grad, exact, rtol=0.02, atol=1e-3)
+
+
+def test_only_the_thread_that_asks_gets_variances_in_bfloat16() -> None:
+    layer, x = nn.Linear(64, 4).requires_grad_(False), Normal(torch.ones(64), 0.5)
+    exact, found = layer(x).variance, []
+    with variance_precision(torch.bfloat16):
+        thread = threading.Thread(target=lambda: found.append(layer(x).variance))
+        thread.start()
+        thread.join()
+    assert torch.equal(found[0], exact)
+
+
+def test_other_precisions_of_variances_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"not in torch\.float16"), variance_precision(torch.float16):
+        pass

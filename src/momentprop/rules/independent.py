@@ -17,7 +17,7 @@ from momentprop.dispatch.kinds import squared
 from momentprop.dispatch.rule_table import apply_kind, operation_named, order_of
 from momentprop.rules.attention.notes import keep_note
 from momentprop.rules.elementwise.expressions import remembering
-from momentprop.rules.precision import floating, in_asked_precision, spread
+from momentprop.rules.precision import floating, spread
 from momentprop.rules.shared import copies_within, covariance, product_correction
 from momentprop.values import Normal
 from momentprop.values.moments import mean_of, variance_of
@@ -55,7 +55,7 @@ def mapped(call: Call) -> Any:
         copies = copies_within(values[0], operation.dims(call))
         if copies is not None:
             return values[0].of(loc, spread(call, loc, lambda each: _squares(each, copies)))
-    return values[0].of(loc, in_asked_precision(call, loc, _squares))
+    return values[0].of(loc, spread(call, loc, _squares, linear=True))
 
 
 def _squares(call: Call, copies: Tensor | None = None) -> Any:

@@ -61,14 +61,6 @@ def variance_precision(dtype: torch.dtype | None) -> Iterator[None]:
         _ASKED.dtype = before
 
 
-def in_asked_precision(call: Call, loc: Tensor, compute: Callable[[Call], Tensor]) -> Tensor:
-    """Return the variance of a linear function, as `spread` does, in the precision that is asked for."""
-    if _ASKED.dtype is None or loc.dtype is not torch.float32:
-        return spread(call, loc, compute)
-    with torch.autocast(loc.device.type, _ASKED.dtype):
-        return spread(call, loc, compute)
-
-
 def floating(call: Call, loc: Any) -> Any:
     """Return the mean of a result; refuse one that is not in floating point."""
     if isinstance(loc, Tensor) and not loc.is_floating_point():
@@ -92,8 +84,14 @@ def _refuse(op: str, value: Any, dtype: torch.dtype) -> NoReturn:
     )
 
 
-def spread(call: Call, loc: Tensor, compute: Callable[[Call], Tensor]) -> Tensor:
-    """Return the variance of a result with a given mean, which `compute` takes of the call, in the type of the mean."""
+def spread(call: Call, loc: Tensor, compute: Callable[[Call], Tensor], *, linear: bool = False) -> Tensor:
+    """Return the variance of a result with a given mean, which `compute` takes of the call, in the type of the mean.
+
+    That of a `linear` function may be asked for in another precision.
+    """
+    if linear and _ASKED.dtype is not None and loc.dtype is torch.float32:
+        with torch.autocast(loc.device.type, _ASKED.dtype):
+            return compute(call).to(loc.dtype)
     if loc.dtype is not torch.float16:
         variance = compute(call)
         return variance if variance.dtype is loc.dtype else variance.to(loc.dtype)

@@ -23,6 +23,7 @@ from momentprop.codegen.cache import files as files
 from momentprop.codegen.cache import folder as folder
 from momentprop.codegen.cache import size as size
 from momentprop.codegen.programs import Slot, forget, noting
+from momentprop.codegen.programs import at_once as at_once
 from momentprop.codegen.programs import failures as failures
 from momentprop.codegen.programs import mode as mode
 from momentprop.codegen.programs import set_mode as set_mode

@@ -54,6 +54,23 @@ def test_a_program_is_built_at_once_where_that_is_wanted():
     assert program(2.0) is not None
 
 
+def test_inside_at_once_programs_are_built_at_once_and_one_line_says_so(caplog):
+    assert program(2.0) is None
+    with programs.at_once():
+        assert program(2.0) is not None  # it waits for what the background has begun
+        assert program(3.0) is not None
+        assert program(5.0) is not None
+    assert programs.mode() == "auto"
+    assert len([line for line in caplog.messages if "first calls on this machine take some seconds" in line]) == 1
+    assert program(7.0) is None
+
+
+def test_at_once_builds_nothing_where_nothing_is_to_be_built():
+    programs.set_mode("eager")
+    with programs.at_once():
+        assert programs.mode() == "eager"
+
+
 def test_programs_differ_by_type_and_number_of_tensors():
     programs.set_mode("wait")
     asked = []

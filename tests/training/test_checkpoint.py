@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from momentprop.training import CheckpointError, Settings, fit
+from momentprop import built_kernels
+from momentprop.training import CheckpointError, Settings, fit, loop
 from momentprop.training import checkpoint as checkpoints
 from momentprop.training.checkpoint import Checkpoint, read, write
 from tests.killing import Killed, killed_after
@@ -310,3 +311,16 @@ def test_a_run_can_be_made_shorter_down_to_where_it_is(tmp_path):
     with killed_after(10), pytest.raises(Killed):
         _fit(_model(), tmp_path / "run")
     assert len(_fit(_model(), tmp_path / "run", Settings(**{**NOISY.as_dict(), "epochs": 2}), resume=True)) == 2
+
+
+def test_training_waits_for_kernels_so_that_bits_do_not_depend_on_when_they_are_built(monkeypatch):
+    modes = []
+    monkeypatch.setattr(loop.Trainer, "run", lambda *_: modes.append(built_kernels.mode()))
+    before = built_kernels.mode()
+    built_kernels.set_mode("auto")
+    try:
+        _fit(_model())
+        assert built_kernels.mode() == "auto"
+    finally:
+        built_kernels.set_mode(before)
+    assert modes == ["wait"]

@@ -55,7 +55,7 @@ _LOCK = threading.Lock()
 _WORKER = Worker()
 _TOLD: set[str] = set()
 _NOTES = threading.local()
-_STATE: dict[str, Mode] = {}
+_STATE: dict[str, Mode] = {}  # the mode, and that of "before" where `at_once` has changed it
 
 
 def mode() -> Mode:
@@ -76,6 +76,23 @@ def set_mode(new: Mode) -> None:
 
 
 set_mode(os.environ.get("MOMENTPROP_KERNELS") or "auto")  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """Inside, wait for kernels that would be built in the background, so that results do not depend on when that ends.
+
+    Training does so: a kernel and its formula round differently, and a run that is resumed must go on to the same bits.
+    """
+    if mode() != "auto":
+        yield
+        return
+    wait()
+    _STATE.update(mode="wait", before="auto")
+    try:
+        yield
+    finally:
+        set_mode(_STATE.pop("before"))
 
 
 def program_for(
@@ -107,6 +124,8 @@ def _started(key: Hashable, functions: Callable[[], Functions], first: Tensor, r
     else:
         # Triton takes a second to start, also where it has built a kernel before
         if mode() == "wait" or (slot.found and first.is_cpu):
+            if not slot.found and "before" in _STATE:
+                _tell_once(_WAITING, cache.folder())
             fill()
         else:
             if not slot.found:
@@ -173,6 +192,7 @@ _FIRST_USE = (
     "`momentprop kernels build` builds all ahead of time, MOMENTPROP_KERNELS=eager none, and "
     '`logging.getLogger("momentprop").setLevel("ERROR")` silences this'
 )
+_WAITING = "kernels are being built and kept in %s, so that the first calls on this machine take some seconds"
 _FAILURE = "a kernel could not be built, and its formula runs instead, more slowly: %s"
 
 

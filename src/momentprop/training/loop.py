@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from momentprop import built_kernels
 from momentprop.calibration import Calibration
 from momentprop.errors import UserError
 from momentprop.files import ContentError
@@ -82,7 +83,8 @@ def fit(
     ranks = processes(settings.device)
     home = next((parameter.device for parameter in model.parameters()), ranks.device)
     folder = None if out is None else Folder(Path(out), settings)
-    with forked_generators(ranks), contextlib.nullcontext() if folder is None else folder.locked(ranks):
+    lock = contextlib.nullcontext() if folder is None else folder.locked(ranks)
+    with forked_generators(ranks), lock, built_kernels.at_once():
         found = None if folder is None else folder.open(resume=resume, overwrite=overwrite)
         ranks.wait()  # until all processes have read the folder
         trainer = Trainer(model, as_examples(examples), settings, ranks, validation, objective, folder)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from momentprop.codegen import c_library
-from momentprop.codegen.printed_c import C
+from momentprop.codegen.c_language import C
 from tests.codegen.conftest import needs_compiler, recorded
 
 INF = math.inf

@@ -116,7 +116,7 @@ def test_a_kernel_is_built_for_some_lengths_only(device: str, monkeypatch: pytes
     for length in (3, 4, 3):
         (found,) = rows.along_rows(kernel, torch.ones(1, length, device=device), results=(True,))
         assert found.tolist() == [[2.5] * length]
-    assert {length for (known, _), length in rows._KNOWN if known == identity_of(kernel)} == {3}
+    assert {length for (known, *_), length in rows._KNOWN if known == identity_of(kernel)} == {3}
 
 
 def _scaled(factor: float, x: Tensor) -> list[Tensor]:

@@ -36,9 +36,18 @@ def check_of(
 def _numbers(formula: Formula, device: torch.device) -> list[Tensor]:
     """Return positive numbers: means, variances and weights may be so."""
     generator = torch.Generator().manual_seed(0)
-    last = [formula.row if wide else 1 for wide in formula.inputs] if formula.row else [8] * len(formula.inputs)
     with torch.inference_mode(False):
         return [
-            torch.rand(_ROWS, n, generator=generator, dtype=formula.dtype, device="cpu").mul_(0.9).add_(0.1).to(device)
-            for n in last
+            torch.rand(shape, generator=generator, dtype=formula.dtype, device="cpu").mul_(0.9).add_(0.1).to(device)
+            for shape in _shapes(formula)
         ]
+
+
+def _shapes(formula: Formula) -> list[tuple[int, ...]]:
+    if formula.row is None:
+        return [(_ROWS, 8)] * len(formula.inputs)
+    if formula.contraction is None:
+        return [(_ROWS, formula.row if wide else 1) for wide in formula.inputs]
+    queries, keys, left = 10, 5, 3
+    others = [(2, queries, 1, formula.row) if wide else (2, queries, left, 1) for wide in formula.inputs[1:]]
+    return [(2, queries, keys), (2, keys, left), (2, keys, formula.row), *others]

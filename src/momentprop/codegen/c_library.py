@@ -16,9 +16,11 @@ from torch import Tensor
 
 from momentprop.codegen import cache, processes
 from momentprop.codegen.agreement import Check
+from momentprop.codegen.c_language import FAST, HEADER, TYPES
 from momentprop.codegen.formula import Formula, Unprintable
 from momentprop.codegen.layout import empty_rows, rows_sharing
-from momentprop.codegen.printed_c import FAST, HEADER, function_in_c
+from momentprop.codegen.printed_c import function_in_c
+from momentprop.codegen.printed_contraction import PRODUCT, room
 
 _FLAGS = tuple("-O3 -march=native -fno-math-errno -fno-trapping-math -fno-tree-pre -fopenmp -fPIC -w".split())
 # what is partly redundant is left: moving it makes branches, and loops with branches are not vectorized
@@ -64,7 +66,9 @@ def prepared(formulas: Sequence[Formula], device: torch.device) -> tuple[bool, C
 
 def source_of(formulas: Sequence[Formula]) -> str:
     """Return the C source of some formulas, as functions `f0`, `f1` and so on."""
-    return HEADER + FAST + "".join(function_in_c(f"f{k}", formula) for k, formula in enumerate(formulas))
+    contracted = formulas[0].contraction is not None
+    product = f"#define KIND {TYPES[formulas[0].dtype]}\n{PRODUCT}" if contracted else ""
+    return HEADER + FAST + product + "".join(function_in_c(f"f{k}", formula) for k, formula in enumerate(formulas))
 
 
 def place_of(source: str) -> Path:
@@ -111,7 +115,10 @@ def is_whole(library: Path) -> bool:
 def load(place: Path, formulas: Sequence[Formula]) -> list[Call]:
     """Return the functions of a library: of input tensors that lie alike, to the outputs."""
     library = ctypes.CDLL(str(place))
-    return [_callable(library[f"f{k}"], formula) for k, formula in enumerate(formulas)]
+    return [
+        (_callable if formula.contraction is None else _contraction)(library[f"f{k}"], formula)
+        for k, formula in enumerate(formulas)
+    ]
 
 
 def _callable(function: Any, formula: Formula) -> Call:
@@ -135,6 +142,38 @@ def _callable(function: Any, formula: Formula) -> Call:
         return made
 
     return of_elements if row is None else of_rows
+
+
+def _contraction(function: Any, formula: Formula) -> Call:
+    """Return a function of three factors and of tensors with a row, or a number, for each pair of a query and a left.
+
+    Tensors of which all pairs of a query share one have 1 in the place of the left.
+    """
+    back, others, row = formula.contraction == "pullback", len(formula.inputs) - 1, formula.row or 1
+    outputs = formula.outputs[int(back) :]
+    pointers = 3 + others + 3 * back + len(outputs)
+    function.argtypes = [ctypes.c_void_p] * pointers + [ctypes.c_int64] * 4 + [ctypes.c_void_p, ctypes.c_int64]
+    function.argtypes += [ctypes.c_int] + [ctypes.c_int64] * others
+    function.restype = None
+
+    def of_factors(*inputs: Tensor) -> list[Tensor]:
+        weights, left = inputs[:2]
+        lanes, (queries, keys), features = weights.shape[:-2], weights.shape[-2:], left.shape[-1]
+        if back:  # gradients by other inputs add up
+            made = [torch.empty_like(weights), torch.empty_like(left), torch.zeros_like(inputs[2])]
+            made += [torch.zeros_like(x) for x in inputs[3 : 3 + len(outputs)]]
+        else:
+            sizes = [row if formula.kind(number)[1] else 1 for number in outputs]
+            made = [weights.new_empty(*lanes, queries, features, size) for size in sizes]
+        threads = _threads(weights.numel() * features)
+        size = room(queries, keys, row, back)
+        scratch = weights.new_empty(threads * size)
+        sharing = [features // x.shape[-2] for x in inputs[3:]]
+        counts = [lanes.numel(), queries, keys, features, scratch.data_ptr(), size, threads, *sharing]
+        function(*[x.data_ptr() for x in (*inputs, *made)], *counts)
+        return made
+
+    return of_factors
 
 
 def _threads(elements: int) -> int:

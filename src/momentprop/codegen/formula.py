@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +41,7 @@ class Formula(NamedTuple):
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
     row: int | None = None  # the length of a row, if sums along rows occur
+    contraction: Literal["product", "pullback"] | None = None  # the first input is a contraction, or this its pullback
 
     def kind(self, number: int) -> tuple[torch.dtype, bool]:
         """Return the type of a result, and whether it is wide."""

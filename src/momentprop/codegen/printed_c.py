@@ -1,162 +1,27 @@
 """Prints formulas as C: one loop over all elements, which a compiler turns into vector instructions."""
 
-import math
-from collections.abc import Sequence
-
 import torch
 
+from momentprop.codegen.c_language import TYPES, in_parallel, output, statements
 from momentprop.codegen.choices import assuming, worth_asking
-from momentprop.codegen.expressions import Language, expression
-from momentprop.codegen.formula import Formula, Reference_, Unprintable, pruned
-
-HEADER = """\
-#include <math.h>
-#include <stdint.h>
-#if defined(__x86_64__) && defined(__GLIBC__) && __GLIBC__ == 2 && __GLIBC_MINOR__ >= 35 && !defined(__clang__)
-#define VECTOR __attribute__((simd("notinbranch")))
-VECTOR float exp2f(float); VECTOR float sinf(float); VECTOR float cosf(float); VECTOR float tanhf(float);
-VECTOR float erff(float); VECTOR float atanf(float); VECTOR float powf(float, float); VECTOR double pow(double, double);
-VECTOR double exp(double); VECTOR double exp2(double); VECTOR double log(double); VECTOR double log1p(double);
-VECTOR double expm1(double); VECTOR double sin(double); VECTOR double cos(double); VECTOR double tanh(double);
-VECTOR double erf(double); VECTOR double erfc(double); VECTOR double atan(double);
-#endif
-#ifdef __SSE2__
-#include <xmmintrin.h>
-#define FLUSHED unsigned mode = _mm_getcsr(); _mm_setcsr(mode | 0x8040);
-#define AS_BEFORE _mm_setcsr(mode);
-#else
-#define FLUSHED
-#define AS_BEFORE
-#endif
-"""
-"""What every printed source begins with: the library's functions of which there are vector versions.
-
-Inside `FLUSHED`, numbers below the normal range are zero: the tails of normal densities are full of them, and x86
-computes with each a hundred times slower, also in the convolution that reads them.
-"""
-
-FAST = """\
-#define INLINE static inline __attribute__((always_inline))
-typedef union { float f; int32_t i; } bits;
-INLINE float power_of_2(int32_t n) { bits x = { .i = (n + 127) << 23 }; return x.f; }
-INLINE float exp_rest(float r) { /* (exp(r) - 1 - r) / r^2 */
-    float p = 1.9875691500e-4f * r + 1.3981999507e-3f;
-    return (((p * r + 8.3334519073e-3f) * r + 4.1665795894e-2f) * r + 1.6666665459e-1f) * r + 5.0000001201e-1f;
-}
-INLINE float exp_float(float x) {
-    x = x > 89.0f ? 89.0f : x < -104.5f ? -104.5f : x;
-    float n = rintf(x * 1.44269504f), r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    int32_t whole = (int32_t)n, half = whole >> 1;
-    return (exp_rest(r) * r * r + r + 1.0f) * power_of_2(half) * power_of_2(whole - half);
-}
-INLINE float expm1_float(float x) {
-    x = x > 89.0f ? 89.0f : x < -18.0f ? -18.0f : x;
-    float n = rintf(x * 1.44269504f), r = x - n * 0.693359375f + n * 2.12194440e-4f;
-    int32_t whole = (int32_t)n, half = whole >> 1;
-    float below = power_of_2(half), above = power_of_2(whole - half);
-    return ((exp_rest(r) * r * r + r) * above + (above - power_of_2(-half))) * below;
-}
-INLINE float log_float(float x) {
-    bits y = { .f = x < 1.17549435e-38f ? x * 8388608.0f : x };
-    int32_t e = (y.i - 0x3f3504f3) >> 23; /* the mantissa is in [sqrt(1/2), sqrt(2)) */
-    y.i -= e << 23;
-    float n = (float)e - (x < 1.17549435e-38f ? 23.0f : 0.0f), m = y.f - 1.0f, z = m * m;
-    float p = 7.0376836292e-2f * m - 1.1514610310e-1f;
-    p = ((p * m + 1.1676998740e-1f) * m - 1.2420140846e-1f) * m + 1.4249322787e-1f;
-    p = ((((p * m - 1.6668057665e-1f) * m + 2.0000714765e-1f) * m - 2.4999993993e-1f) * m + 3.3333331174e-1f) * m * z;
-    float found = m + (p - n * 2.12194440e-4f - 0.5f * z) + n * 0.693359375f;
-    found = x == 0.0f ? -INFINITY : x < 0.0f ? NAN : found;
-    return x > 3.40282347e38f || x != x ? x : found;
-}
-INLINE float log1p_float(float x) {
-    float u = 1.0f + x, step = u - 1.0f, found = log_float(u);
-    return step == 0.0f || u > 1e30f || u <= 0.0f ? (step == 0.0f ? x : found) : found * (x / step);
-}
-INLINE float erfc_float(float x) { /* by the quotient of polynomials of kernels/tails.py */
-    float z = x < 0.0f ? -x : x;
-    z = z > 11.0f ? 11.0f : z;
-    float t = z * 1.41421356f;
-    float p = (((0.00440390086f * t + 0.0469223678f) * t + 0.255778972f) * t + 0.79141361f) * t + 1.25331415f;
-    float q = (((0.00220194457f * t + 0.0234618278f) * t + 0.14107238f) * t + 0.537164418f) * t + 1.36410886f;
-    q = ((q * t + 2.25820618f) * t + 2.22722696f) * t + 1.0f;
-    float h2 = p / q, mills = h2 + t * ((1.0f - t * h2) / (1.0f + t * t)), square = z * z;
-    float bell = exp_float(-square);
-    bell -= bell * fmaf(z, z, -square);
-    float found = 0.797884561f * bell * mills;
-    return x < 0.0f ? 2.0f - found : found;
-}
-"""
-"""Functions of single precision. The library's own leave vector instructions where a result underflows."""
-
-_INLINE = frozenset(("exp", "expm1", "log", "log1p", "erfc"))
-_TYPES = {torch.float32: "float", torch.float64: "double", torch.bool: "int"}
-
-
-class C(Language):
-    """The language C."""
-
-    def number(self, value: float, dtype: torch.dtype) -> str:
-        """Return a constant."""
-        if dtype is torch.bool:
-            return str(int(value))
-        if math.isnan(value):
-            return "NAN"
-        if math.isinf(value):
-            return "(-INFINITY)" if value < 0 else "INFINITY"
-        single = dtype is torch.float32
-        rounded = torch.tensor(value, dtype=dtype).item()
-        if math.isinf(rounded):
-            return "(-INFINITY)" if value < 0 else "INFINITY"
-        return f"({float(rounded).hex()}{'f' if single else ''})"
-
-    def choice(self, condition: str, one: str, other: str) -> str:
-        """Return one of two expressions."""
-        return f"({condition} ? {one} : {other})"
-
-    def call(self, function: str, x: str, dtype: torch.dtype) -> str:
-        """Return a function of the mathematical library."""
-        suffix = "f" if dtype is torch.float32 else ""
-        if suffix and function in _INLINE:
-            return f"{function}_float({x})"
-        if function == "rsqrt":
-            return f"({self.number(1.0, dtype)} / sqrt{suffix}({x}))"
-        return f"{'fabs' if function == 'abs' else function}{suffix}({x})"
-
-    def power(self, x: str, exponent: str, dtype: torch.dtype) -> str:
-        """Return any power."""
-        return f"pow{'f' if dtype is torch.float32 else ''}({x}, {exponent})"
-
-    def converted(self, x: str, source: torch.dtype, dtype: torch.dtype) -> str:
-        """Return an expression in another type."""
-        if source is dtype:
-            return x
-        return f"({x} != 0)" if dtype is torch.bool else f"(({_TYPES[dtype]}){x})"
-
-    def negated(self, a: str) -> str:
-        """Return whether a condition does not hold."""
-        return f"(!{a})"
-
-    def index(self, dtype: torch.dtype) -> str:
-        """Return the place in the row."""
-        return f"({_TYPES[dtype]})i"
-
-
-_C = C()
-
+from momentprop.codegen.formula import Formula, pruned
+from momentprop.codegen.printed_contraction import contraction_in_c
+from momentprop.codegen.printed_rows import rows_in_c
 
 _BLOCK = 128  # elements that are asked for a condition at once
-_MOST_ON_THE_STACK = 1 << 19  # bytes of the arrays of a row
-_REDUCTIONS = ("sum", "mean", "amax", "amin")
 
 
 def function_in_c(name: str, formula: Formula) -> str:
     """Return a C function that takes arrays of inputs and of outputs, and the number of elements or of rows.
 
     The parameters are the addresses of the inputs, those of the outputs, the count, and the number of threads. A
-    function of rows also takes, for each input, how many rows of the result share one of it.
+    function of rows also takes, for each input, how many rows of the result share one of it. A function of a
+    contraction takes more: see `printed_contraction`.
     """
-    body = _elements(formula) if formula.row is None else _rows(formula)
-    kind = _TYPES[formula.dtype]
+    if formula.contraction is not None:
+        return contraction_in_c(name, formula)
+    body = _elements(formula) if formula.row is None else rows_in_c(formula)
+    kind = TYPES[formula.dtype]
     given = [f"const {kind} *restrict x{i}" for i in range(len(formula.inputs))]
     given += [f"{kind} *restrict y{k}" for k in range(len(formula.outputs))]
     given += ["int64_t n", "int threads"]
@@ -168,7 +33,7 @@ def _elements(formula: Formula) -> str:
     """Return a loop over elements; one that asks blocks for a condition, if that saves much."""
     condition = worth_asking(formula)
     if condition is None:
-        return _in_parallel("simd", f"for (int64_t i = 0; i < n; i++) {_loop_body(formula)}")
+        return in_parallel("simd", f"for (int64_t i = 0; i < n; i++) {_loop_body(formula)}")
     count = pruned(formula._replace(outputs=(condition,)))
     loop = "#pragma omp simd{}\n    for (int64_t i = start; i < end; i++) {}\n"
     asked = loop.format(" reduction(+:count)", _loop_body(count, "count += {value};"))
@@ -180,137 +45,17 @@ def _elements(formula: Formula) -> str:
         f"    if (count == end - start) {{\n    {yes}    }} else if (count == 0) {{\n    {no}    }} else {{\n"
         f"    {either}    }}\n    }}"
     )
-    return _in_parallel("", blocks)
+    return in_parallel("", blocks)
 
 
 def _loop_body(formula: Formula, stored: str = "y{k}[i] = {value};") -> str:
     """Return what is done for one element."""
     names = {i: f"a{i}" for i in range(len(formula.inputs))}
-    kind = _TYPES[formula.dtype]
+    kind = TYPES[formula.dtype]
     lines = [f"{kind} a{i} = x{i}[i];" for i in range(len(formula.inputs))]
-    lines += _statements(formula, names, range(len(formula.steps)))
+    lines += statements(formula, names, range(len(formula.steps)))
     for k, number in enumerate(formula.outputs):
-        value = names[number] if formula.kind(number)[0] is torch.bool else _output(formula, names, number)
+        value = names[number] if formula.kind(number)[0] is torch.bool else output(formula, names, number)
         lines.append(stored.format(k=k, value=value))
     loop = "\n".join(f"        {line}" for line in lines)
     return f"{{\n{loop}\n    }}"
-
-
-def _in_parallel(clause: str, loop: str) -> str:
-    """Return a loop that all threads share."""
-    return (
-        "    #pragma omp parallel num_threads(threads) if(threads > 1)\n    {\n    FLUSHED\n"
-        f"    #pragma omp for {clause} schedule(static)\n    {loop}\n    AS_BEFORE\n    }}\n"
-    )
-
-
-def _output(formula: Formula, names: dict[int, str], number: int) -> str:
-    return _C.converted(names[number], formula.kind(number)[0], formula.dtype)
-
-
-def _statements(formula: Formula, names: dict[int, str], places: Sequence[int]) -> list[str]:
-    """Return the declarations of the results of some steps, and note their names."""
-    lines = []
-    for place in places:
-        step, number = formula.steps[place], len(formula.inputs) + place
-        written = expression(_C, formula, step, names)
-        if step.op == "constant":
-            names[number] = written
-            continue
-        names[number] = f"t{number}"
-        lines.append(f"{_TYPES[step.dtype]} t{number} = {written};")
-    return lines
-
-
-def _rows(formula: Formula) -> str:
-    """Return a loop over rows: a pass over the row for each level of sums, and arrays for what later passes need."""
-    row = _Row(formula)
-    kind, arity = _TYPES[formula.dtype], len(formula.inputs)
-    lines = []
-    for i, wide in enumerate(formula.inputs):
-        at = f"x{i} + row / e{i}"
-        lines.append(f"const {kind} *restrict r{i} = {at} * {formula.row};" if wide else f"{kind} a{i} = *({at});")
-    for k, number in enumerate(formula.outputs):
-        if formula.kind(number)[1]:
-            lines.append(f"{kind} *restrict s{k} = y{k} + row * {formula.row};")
-    lines += [f"{_TYPES[formula.steps[s - arity].dtype]} w{s}[{formula.row}];" for s in row.stored]
-    for now in range(row.last + 1):
-        lines += row.passed(now)
-    for k, number in enumerate(formula.outputs):
-        if not formula.kind(number)[1]:
-            lines.append(f"y{k}[row] = {_output(formula, row.names, number)};")
-    body = "\n".join(f"        {line}" for line in lines)
-    return _in_parallel("", f"for (int64_t row = 0; row < n; row++) {{\n{body}\n    }}")
-
-
-class _Row:
-    """The passes over a row.
-
-    A reduction belongs to the pass that reads its terms; what depends on it, to a later one.
-    """
-
-    def __init__(self, formula: Formula) -> None:
-        self.formula = formula
-        self.arity = len(formula.inputs)
-        self.names = {i: f"a{i}" for i in range(self.arity)}
-        self.level: list[int] = []  # the pass in which each step is made
-        read: dict[int, int] = {}  # the last pass in which each result is read
-        for step in formula.steps:
-            used = [x.number for x in step.arguments if isinstance(x, Reference_)]
-            now = max((self._ready(number) for number in used), default=0)
-            self.level.append(now)
-            read.update({number: max(read.get(number, 0), now) for number in used})
-        self.last = max(map(self._pass_of, (*range(self.arity, self.arity + len(self.level)), *formula.outputs)))
-        self.stored = [
-            number
-            for number, step in enumerate(formula.steps, self.arity)
-            if step.wide and step.op not in ("constant", "index") and read.get(number, 0) > self._pass_of(number)
-        ]
-        if len(self.stored) * (formula.row or 0) * formula.dtype.itemsize > _MOST_ON_THE_STACK:
-            raise Unprintable("the rows are too long")
-
-    def _pass_of(self, number: int) -> int:
-        return 0 if number < self.arity else self.level[number - self.arity]
-
-    def _ready(self, number: int) -> int:
-        """Return the first pass that may read a result."""
-        return self._pass_of(number) + (number >= self.arity and self._is_reduction(number - self.arity))
-
-    def _is_reduction(self, place: int) -> bool:
-        return self.formula.steps[place].op in _REDUCTIONS
-
-    def passed(self, now: int) -> list[str]:
-        """Return one pass over a row: what is one for the row, then a loop with its sums."""
-        formula, arity, names = self.formula, self.arity, self.names
-        here = [place for place in range(len(formula.steps)) if self.level[place] == now]
-        sums = [place for place in here if self._is_reduction(place)]
-        lines = _statements(formula, names, [p for p in here if not formula.steps[p].wide and p not in sums])
-        clauses = []
-        for place in sums:
-            step, name = formula.steps[place], f"t{arity + place}"
-            start, clause = {"amax": ("-INFINITY", "max"), "amin": ("INFINITY", "min")}.get(step.op, ("0", "+"))
-            lines.append(f"{_TYPES[step.dtype]} {name} = {start};")
-            names[arity + place] = name
-            clauses.append(f"reduction({clause}:{name})")
-        loop = [f"{_TYPES[formula.dtype]} a{i} = r{i}[i];" for i, wide in enumerate(formula.inputs) if wide]
-        kept = [s for s in self.stored if self._pass_of(s) < now]
-        loop += [f"{_TYPES[formula.steps[s - arity].dtype]} t{s} = w{s}[i];" for s in kept]
-        again = [p for p, step in enumerate(formula.steps) if step.op == "index" and self.level[p] < now]
-        loop += _statements(formula, names, [*again, *(p for p in here if formula.steps[p].wide)])
-        loop += [f"w{s}[i] = t{s};" for s in self.stored if self._pass_of(s) == now]
-        loop += [self._added(place) for place in sums]
-        for k, number in enumerate(formula.outputs):
-            if formula.kind(number)[1] and self._pass_of(number) == now:
-                loop.append(f"s{k}[i] = {_output(formula, names, number)};")
-        inner = "\n".join(f"            {line}" for line in loop)
-        head = f"for (int i = 0; i < {formula.row}; i++)"
-        lines.append(f"#pragma omp simd {' '.join(clauses)}\n        {head} {{\n{inner}\n        }}")
-        return [*lines, *(f"t{arity + p} /= {formula.row};" for p in sums if formula.steps[p].op == "mean")]
-
-    def _added(self, place: int) -> str:
-        """Return the statement that adds a term to a sum, or compares it with an extremum."""
-        step, name = self.formula.steps[place], f"t{self.arity + place}"
-        (term,) = step.arguments
-        x = _C.converted(self.names[term.number], self.formula.kind(term.number)[0], step.dtype)
-        sign = {"amax": ">", "amin": "<"}.get(step.op)
-        return f"{name} += {x};" if sign is None else f"{name} = {x} {sign} {name} ? {x} : {name};"

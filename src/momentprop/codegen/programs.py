@@ -12,6 +12,7 @@ from torch import Tensor
 
 from momentprop.codegen import c_library, cache, processes, triton_launch
 from momentprop.codegen.agreement import check_of
+from momentprop.codegen.contraction import of_factors, pullback_of_factors
 from momentprop.codegen.formula import Unprintable, record
 from momentprop.codegen.worker import Worker
 
@@ -32,6 +33,7 @@ class Functions(NamedTuple):
     backward: Callable[..., Sequence[Tensor]]
     inputs: tuple[Sequence[bool], Sequence[bool]]
     takes_certain: bool = False  # forward takes the plain function of the mean as its last tensor
+    contracted: bool = False  # the first tensor is a contraction, which the program is given as its factors
 
 
 class Program(NamedTuple):
@@ -142,8 +144,12 @@ def _prepared(slot: Slot, wanted: Functions, first: Tensor, row: int | None) -> 
     formulas = [
         record(function, given, first.dtype, row) for function, given in zip(wanted[:2], wanted.inputs, strict=True)
     ]
+    functions: Sequence[Callable[..., Sequence[Tensor]]] = wanted[:2]
+    if wanted.contracted:
+        formulas = [formulas[0]._replace(contraction="product"), formulas[1]._replace(contraction="pullback")]
+        functions = [of_factors(wanted.forward), pullback_of_factors(wanted.backward)]
     found, finish = prepare(formulas, first.device)
-    check = check_of(wanted[:2], formulas, first.device)
+    check = check_of(functions, formulas, first.device)
 
     def fill() -> None:
         try:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.logistic import COARSE, logistic_expectations
-from momentprop.kernels.rows import along_rows
+from momentprop.kernels.rows import along_contraction, along_rows
 from momentprop.kernels.softmax import against_rivals, one_hot, present, step, without_own
 
 _NEAR = 1.0  # variance of scores up to which the second order of the mean is blended in
@@ -67,12 +67,13 @@ def scores(
         private = _times((inside * square) @ key_variance.mT, outside)
     if query_variance is not None:
         key = key - key.mean(-2, keepdim=True)
-        top = _most_probable(_Apart.of(along_rows(_most_probable_score, mean, results=_APART)), key)
+        average = _Apart.of(along_rows(_most_probable_score, mean, results=_APART))
+        top = _most_probable(average, key)
         scale = inside * query_variance
         factor = torch.cat((scale, -2 * scale * top.middle), -1)
         spread = factor @ torch.cat((key * key, key), -1).mT
         ends = _sum(scale * top.middle * top.middle), _sum(scale * top.deviation * top.deviation)
-        (shared,) = along_rows(_from_average, spread, top.here, *ends, results=(True,))
+        (shared,) = along_rows(_from_average, spread, average.here, *ends, results=(True,))
         shared = _times(shared, outside)
     return Scores(mean, private, shared, query_variance, key, gain)
 
@@ -149,16 +150,38 @@ def _by_scores(scores: Scores, weights: Weights, value: Tensor) -> Tensor:
     kernel = partial(_contributions, is_private, is_shared)
     results = _APART + _APART[1:] * is_private + (False,) * is_shared
     found = along_rows(kernel, average, weights.variance, *noise, results=results)
-    parts = _Apart.of(found)
+    parts, square = _Apart.of(found), value * value
     top = _most_probable(parts, value)
-    values = torch.cat((value * value, value), -1)
+    given = [top.value, top.others, parts.others @ square, parts.own, parts.rest]
+    if is_private:
+        private = _Apart(parts.here, *found[4:7])
+        given += [private.others @ value, private.others @ square, private.own, private.rest]
+    if is_shared:
+        given += [_along_query(top, scores, parts, value), found[-1]]
+    return along_rows(partial(_total, is_private, is_shared), *given, results=(True,))[0]
+
+
+def _total(
+    is_private: bool,
+    is_shared: bool,
+    value: Tensor,
+    others: Tensor,
+    squares: Tensor,
+    own: Tensor,
+    rest: Tensor,
+    *given: Tensor,
+) -> list[Tensor]:
+    """The variance by private and by shared noise."""
+    deviation = rest * value - others
+    middle = value - deviation
     variance: Tensor | float = 0.0
     if is_private:
-        variance = _about(top, _Apart(parts.here, *found[4:7]), values)
+        variance = _about(middle, deviation, *given[:4])
     if is_shared:
-        variance = variance + found[-1] * _along_query(top, scores, parts, value)
+        along, gain = given[-2:]
+        variance = variance + gain * along
     # Jensen: at most the variance of one value, drawn by the weights
-    return torch.minimum(torch.as_tensor(variance), _about(top, parts, values))
+    return [torch.minimum(torch.as_tensor(variance), _about(middle, deviation, others, squares, own, rest))]
 
 
 def _contributions(is_private: bool, is_shared: bool, average: Tensor, spread: Tensor, *noise: Tensor) -> list[Tensor]:
@@ -223,8 +246,8 @@ def _most_probable_score(mean: Tensor) -> tuple[Tensor, ...]:
 class _Top(NamedTuple):
     r"""The most probable key of each query: if it is certain, its $c_j$ vanishes."""
 
-    here: Tensor
     value: Tensor
+    others: Tensor  # the sum of the other terms
     deviation: Tensor  # its c, to all digits
 
     @property
@@ -234,16 +257,15 @@ class _Top(NamedTuple):
 
 
 def _most_probable(average: _Apart, value: Tensor) -> _Top:
-    top = average.here @ value
-    return _Top(average.here, top, average.rest * top - average.others @ value)
+    top, others = average.here @ value, average.others @ value
+    return _Top(top, others, average.rest * top - others)
 
 
-def _about(top: _Top, contribution: _Apart, values: Tensor) -> Tensor:
-    r"""$\sum_j a_j c_j^2$; `values` are the squares of the values, and the values."""
-    square, simple = (contribution.others @ values).chunk(2, -1)
-    spread = square - 2 * top.middle * simple + top.middle * top.middle * contribution.rest
+def _about(middle: Tensor, deviation: Tensor, simple: Tensor, squares: Tensor, own: Tensor, rest: Tensor) -> Tensor:
+    r"""$\sum_j a_j c_j^2$, from the sums of $a_j$ times the other values, of their squares, and of ones."""
+    spread = squares - 2 * middle * simple + middle * middle * rest
     # a sum of squares, up to rounding
-    return spread.clamp(min=0.0) + contribution.own * top.deviation * top.deviation
+    return spread.clamp(min=0.0) + own * deviation * deviation
 
 
 def _along_query(top: _Top, scores: Scores, average: _Apart, value: Tensor) -> Tensor:
@@ -253,12 +275,9 @@ def _along_query(top: _Top, scores: Scores, average: _Apart, value: Tensor) -> T
     gain, others, own = scores.gain, average.others, average.own
     if isinstance(gain, Tensor):
         own, others, _ = _apart(average.here > 0, (own * average.here + others) * gain)
-    pairs = (value.unsqueeze(-1) * scores.keys.unsqueeze(-2)).flatten(-2)  # shape: (..., keys, values * features)
-    slope = (others @ pairs).unflatten(-1, (value.shape[-1], scores.keys.shape[-1]))
-    given = (slope, others @ scores.keys, average.here @ scores.keys, scores.query_variance)
-    by_feature = [given[0], *(x.unsqueeze(-2) for x in given[1:])]
-    by_value = [x.unsqueeze(-1) for x in (top.middle, own * top.deviation)]
-    (found,) = along_rows(_squared_slope, *by_feature, *by_value, results=(False,))
+    by_feature = (x.unsqueeze(-2) for x in (others @ scores.keys, average.here @ scores.keys, scores.query_variance))
+    by_value = (x.unsqueeze(-1) for x in (top.middle, own * top.deviation))
+    found = along_contraction(_squared_slope, others, value, scores.keys, *by_feature, *by_value)
     return found.squeeze(-1) if isinstance(gain, Tensor) else gain * gain * found.squeeze(-1)
 
 

@@ -6,12 +6,12 @@ program it runs as it is written, on tensors that broadcast.
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from momentprop.codegen.contraction import contracted, of_factors
 from momentprop.codegen.formula import Unprintable, record
 from momentprop.codegen.identity import Unidentified, identity_of
 from momentprop.codegen.layout import in_rows
@@ -48,6 +48,26 @@ def along_rows(
     return found if shape else [x[0] for x in found]
 
 
+def along_contraction(kernel: RowKernel, weights: Tensor, left: Tensor, right: Tensor, *others: Tensor) -> Tensor:
+    r"""Run a kernel of rows on a contraction, $x_{qcd} = \sum_j w_{qj} l_{jc} r_{jd}$, and on other tensors.
+
+    The kernel gives one number for each row, and the result has the shape `(..., queries, left features, 1)`. The other
+    tensors broadcast. A program makes the contraction row by row, and does not keep it.
+    """
+    factors, row = (weights, left, right), right.shape[-1]
+    program = None
+    if may_be_built((*factors, *others)):
+        wide = (True, *(x.shape[-1] == row for x in others))
+        functions = _functions(kernel, wide, (False,))._replace(contracted=True)
+        program = _program_of(kernel, (*factors, *others), row, functions)
+    if program is None:
+        return along_rows(kernel, contracted(*factors), *others, results=(False,))[0]
+    lanes = _common((*(x.shape[:-2] for x in factors), *(x.shape[:-3] for x in others)))
+    given = [x.expand(*lanes, *x.shape[-2:]).contiguous() for x in factors]
+    given += [x.expand(*lanes, weights.shape[-2], *x.shape[-2:]).contiguous() for x in others]
+    return _BuiltRows.apply(program, of_factors(kernel), *given)[0]  # type: ignore[no-untyped-call, no-any-return]
+
+
 @constant
 def _operator(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...]) -> str | None:
     """Return the name of the operator that runs a kernel, or None where it cannot be built; any length tells."""
@@ -63,19 +83,23 @@ def _program(kernel: RowKernel, inputs: Sequence[Tensor], results: Sequence[bool
         return None
     row = max(x.shape[-1] for x in inputs)
     wide = tuple(x.shape[-1] == row for x in inputs)
+    return _program_of(kernel, inputs, row, _functions(kernel, wide, tuple(results)))
+
+
+def _program_of(kernel: RowKernel, inputs: Sequence[Tensor], row: int, functions: Functions) -> Program | None:
     if row == 1 or any(x.dtype is not inputs[0].dtype or x.device != inputs[0].device for x in inputs):
         return None
     try:
         known = identity_of(kernel)
     except Unidentified:
         return None
-    key = (known, wide)
+    key = (known, functions.inputs[0], functions.contracted)
     if (key, row) not in _KNOWN:
         if _LENGTHS[key] == _MOST_LENGTHS:
             return None
         _LENGTHS[key] += 1
         _KNOWN.add((key, row))
-    return program_for(key, inputs, partial(_functions, kernel, wide, tuple(results)), row)
+    return program_for(key, inputs, lambda: functions, row)
 
 
 def _common(shapes: Iterable[torch.Size]) -> torch.Size:
@@ -112,5 +136,4 @@ class _BuiltRows(torch.autograd.Function):
             return None, None, *gradients(ctx.kernel(*given)[:count], given, grads, again=True)
         if is_transformed(grads):  # many gradients at once
             return None, None, *pullback(lambda *given: tuple(ctx.kernel(*given)[:count]), *inputs)[1](grads)
-        leading = inputs[0].shape[:-1]
-        return None, None, *ctx.program.backward(*inputs, *(in_rows(grad, leading) for grad in grads))
+        return None, None, *ctx.program.backward(*inputs, *(in_rows(grad, grad.shape[:-1]) for grad in grads))

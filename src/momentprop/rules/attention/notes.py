@@ -20,8 +20,8 @@ from momentprop.values import Independent, Normal
 from momentprop.values.moments import is_random, mean_of, variance_of
 from momentprop.values.origin import writes_to
 
-_MOST = {"cpu": 1 << 20}  # the most elements of an intermediate result; a larger batch is cut into pieces
-_MOST_ELSEWHERE = 1 << 24  # where no cache is large enough, and starting an operation costs more
+_MOST = {"cpu": 1 << 16}  # the most elements of an intermediate result; a larger batch is cut into pieces
+_MOST_ELSEWHERE = 1 << 24  # where no cache is large enough, and starting an operation costs more; of contractions too
 
 
 class Product(NamedTuple):
@@ -180,9 +180,11 @@ def _pieces(tensors: dict[str, Tensor]) -> list[tuple[Tensor, ...]]:
     keys, features = tensors["value"].shape[-2:]
     lanes = max(part.shape[:-2].numel() for part in parts)
     rows = max(part.shape[-2] for part in parts)
-    pairs = features * tensors["query_variance"].shape[-1] if "query_variance" in tensors else 0
-    most = _MOST.get(tensors["value"].device.type, _MOST_ELSEWHERE)
-    size = batch * most // max(lanes * rows * max(keys, pairs), 1)
+    most = _MOST.get(tensors["value"].device.type)
+    if most is None:
+        pairs = features * tensors["query_variance"].shape[-1] if "query_variance" in tensors else 0
+        keys, most = max(keys, pairs), _MOST_ELSEWHERE
+    size = batch * most // max(lanes * rows * keys, 1)
     if dims < 3 or size >= batch:
         return [parts]
     size = max(size, 1)

@@ -63,7 +63,7 @@ _LARGEST = 16  # numbers in the largest vector
 
 _FORWARD = """\
     const int64_t wide = UP({row});
-    {kind} *p = scratch + size * omp_get_thread_num(), *x = p + J * wide;
+    {kind} *p = scratch + size * omp_get_thread_num(), *x = p + J * wide; /* pairs and contraction of one c */
     #pragma omp for schedule(static)
     for (int64_t unit = 0; unit < n * C; unit++) {{
         const int64_t lane = unit / C, c = unit % C;
@@ -79,41 +79,42 @@ _FORWARD = """\
 """
 
 _PULLBACK = """\
-    const int64_t wide = UP({row}), long_ = UP(J);
-    {kind} *p = scratch + size * omp_get_thread_num(), *g = p + J * wide, *x = g + J * wide, *dx = x + Q * wide;
-    {kind} *dp = dx + Q * wide, *turned = dp + {row} * long_, *rt = turned + Q * long_, *lc = rt + {row} * long_;
+    const int64_t wide = UP({row}), high = UP(J);
+    {kind} *p = scratch + size * omp_get_thread_num(), *gp = p + J * wide; /* the pairs of one c, and their gradients */
+    {kind} *x = gp + J * wide, *gx = x + Q * wide; /* the contraction of one c, and its gradients */
+    {kind} *gw = gx + Q * wide, *rt = gw + Q * high, *pt = rt + {row} * high, *lc = pt + {row} * high; /* t: turned */
     #pragma omp for schedule(static)
     for (int64_t lane = 0; lane < n; lane++) {{
         const {kind} *w = w0 + lane * Q * J, *l = l0 + lane * J * C, *r = r0 + lane * J * {row};
-        {kind} *gw = g0 + lane * Q * J, *gl = g1 + lane * J * C, *gr = g2 + lane * J * {row};
+        {kind} *gl = g1 + lane * J * C, *gr = g2 + lane * J * {row};
         for (int64_t j = 0; j < J; j++)
-            for (int d = 0; d < {row}; d++) rt[d * long_ + j] = r[j * {row} + d];
+            for (int d = 0; d < {row}; d++) rt[d * high + j] = r[j * {row} + d];
         for (int64_t c = 0; c < C; c++) {{
             for (int64_t j = 0; j < J; j++) {{
                 lc[j] = l[j * C + c];
                 for (int d = 0; d < {row}; d++) p[j * wide + d] = lc[j] * r[j * {row} + d];
             }}
             for (int d = 0; d < {row}; d++)
-                for (int64_t j = 0; j < J; j++) dp[d * long_ + j] = lc[j] * rt[d * long_ + j];
+                for (int64_t j = 0; j < J; j++) pt[d * high + j] = lc[j] * rt[d * high + j];
             product(Q, J, w, J, 1, p, wide, x, 0);
             for (int64_t q = 0; q < Q; q++) {{
                 const int64_t row = (lane * Q + q) * C + c;
                 {body}
             }}
-            product(Q, {row}, dx, wide, 1, dp, long_, turned, c > 0);
-            product(J, Q, w, 1, J, dx, wide, g, 0);
+            product(Q, {row}, gx, wide, 1, pt, high, gw, c > 0);
+            product(J, Q, w, 1, J, gx, wide, gp, 0);
             for (int64_t j = 0; j < J; j++) {{
                 {kind} sum = 0;
                 #pragma omp simd reduction(+:sum)
                 for (int d = 0; d < {row}; d++) {{
-                    sum += g[j * wide + d] * r[j * {row} + d];
-                    gr[j * {row} + d] += g[j * wide + d] * l[j * C + c];
+                    sum += gp[j * wide + d] * r[j * {row} + d];
+                    gr[j * {row} + d] += gp[j * wide + d] * lc[j];
                 }}
                 gl[j * C + c] = sum;
             }}
         }}
         for (int64_t q = 0; q < Q; q++)
-            for (int64_t j = 0; j < J; j++) gw[q * J + j] = turned[q * long_ + j];
+            for (int64_t j = 0; j < J; j++) g0[(lane * Q + q) * J + j] = gw[q * high + j];
     }}
 """
 
@@ -152,7 +153,7 @@ def _body(formula: Formula, back: bool) -> str:
     lines += [given_row(formula, i, f"x{i} + row / e{i} * {width(formula, i)}") for i in range(1, len(formula.inputs))]
     for k, number in enumerate(formula.outputs):
         if back:
-            at = f"y{k} + row / e{k} * {width(formula, number)}" if k else "dx + q * wide"
+            at = f"y{k} + row / e{k} * {width(formula, number)}" if k else "gx + q * wide"
         else:
             at = f"y{k} + row * {width(formula, number)}"
         lines.append(made_row(formula, k, at))

@@ -165,7 +165,7 @@ def _noisy(call: Call, probes: Sequence[Tensor], normals: Normals) -> Carried:
         leaves = {id(v): v.of(v.loc.detach().clone().requires_grad_(), v.variance.detach().clone()) for v in values}
         local = call.of(*(leaves[id(value)] for value in call.values))
         result = apply(local)
-        own = rest(local, result, False).detach().clamp(min=0.0)
+        own = rest(local, result, False).variance.detach().clamp(min=0.0)
         moved = _pushed(result.loc, [leaves[id(v)].loc for v in values], [_of(v, call, probes).clone() for v in values])
     shape = (len(moved), *own.shape)
     shared = call.operation.shared(call) if call.kind is Kind.NOISE else ()

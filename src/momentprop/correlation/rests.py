@@ -18,18 +18,26 @@ FEWEST, MOST = 8, 64
 _STEPS = 12
 
 
-def rest(call: Call, result: Any, tracked: bool) -> Any:
-    """Return the variance of what is born at the units of a result."""
+class Rest(NamedTuple):
+    """What is born at the units of a result, and how they move with their source, if each is a function of one unit."""
+
+    variance: Any
+    source: Tensor | None = None
+    slope: Tensor | None = None
+
+
+def rest(call: Call, result: Any, tracked: bool) -> Rest:
+    """Return what is born at the units of a result."""
     source = _one_source(call, result)
     if source is not None:
         loc, variance = source
         if not loc.requires_grad:  # certain
-            return result.variance
+            return Rest(result.variance)
         slope = _slope(result.loc, loc, tracked)
-        return result.variance - slope * slope * variance
+        return Rest(result.variance - slope * slope * variance, loc, slope)
     if call.kind is Kind.BILINEAR:
-        return _of_product(call)
-    return _estimated(call, result, tracked)
+        return Rest(_of_product(call))
+    return Rest(_estimated(call, result, tracked))
 
 
 def _one_source(call: Call, result: Any) -> tuple[Tensor, Tensor] | None:

@@ -23,6 +23,7 @@ class Followed:
     covariance: Tensor  # of the outputs: (items, units, units)
     crosses: list[Tensor] = field(default_factory=list)  # with each input: (items, units, units of the input)
     moved: dict[Segment, Tensor] = field(default_factory=dict)  # by the sources of inputs: (items, units, sources)
+    means: list[Tensor] = field(default_factory=list)  # of the outputs, where these were found in pieces
 
 
 def covariance(births: Births, gates: Gates, outputs: Tensor) -> Tensor:

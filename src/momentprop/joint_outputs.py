@@ -1,5 +1,6 @@
 """Runs a model by AP2 and follows correlations: outputs are `Joint` values that know their covariance on request."""
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from momentprop.correlation.probes import Probing
 from momentprop.correlation.refusals import FACTORIZED, refuse_batch_statistics, require_alike, require_same
 from momentprop.correlation.shielded import Shielded
 from momentprop.dispatch.context import Chain, Watcher
+from momentprop.kernels.kept import keeping
 from momentprop.recording import Recording
 from momentprop.running import Run
 from momentprop.sampling import progress
@@ -38,6 +40,9 @@ MEMORY = 2**31
 It is estimated from the results of all operations. On a GPU it is a quarter of the free memory if that is more. Where
 gradients are tracked, the graph is kept whole.
 """
+
+KEPT = 2**30
+"""The most bytes for graphs inside kernels, such as that of attention, which else run again in each backward pass."""
 
 PIECE = 2**24
 """The most bytes, on a CPU, of all probes of one result: larger ones leave the cache and take fresh memory each time."""
@@ -138,7 +143,8 @@ class JointRun:
         corrections = self._corrections(following, first)
         shielded = (Shielded(following, *corrections),) if corrections else ()
         # inside compiled code, births would not be seen, and derivatives would not know the gates
-        with eagerly(), run.by(self.kind, recording, Chain(counting, following, *shielded)) as once:
+        graphs = contextlib.nullcontext() if self.tracked else keeping(KEPT)
+        with eagerly(), graphs, run.by(self.kind, recording, Chain(counting, following, *shielded)) as once:
             output, recorded = once()
         return _Passed(mapped(as_normal, output), recorded, following, counting)
 

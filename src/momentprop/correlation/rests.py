@@ -15,6 +15,9 @@ from momentprop.values import Independent
 FEWEST, MOST = 8, 64
 """The number of directions by which the rest of a mixing operation is estimated: of a large one, and of a small one."""
 
+_TOGETHER = 1 << 14
+"""The most elements of a result, on a CPU, whose directions are taken at once."""
+
 _STEPS = 12
 
 
@@ -200,6 +203,8 @@ def _pushed(loc: Tensor, values: Sequence[Any], places: Sequence[Tensor], count:
         torch.autograd.grad, [g for g, *_ in found], cotangent, retain_graph=True, create_graph=tracked
     )
     try:
+        if loc.is_cpu and loc.numel() > _TOGETHER:  # programs take one at a time
+            return torch.stack([pull(each)[0] for each in zip(*along, strict=True)])
         return pull(along, is_grads_batched=True)[0]
     except RuntimeError:  # a derivative that `vmap` does not know
         return torch.stack([pull(each)[0] for each in zip(*along, strict=True)])

@@ -171,7 +171,7 @@ def in_pieces(kernel: Callable[..., Moments], given: dict[str, Any], dtype: torc
             return kernel(**dict(zip(tensors, parts, strict=True)), **others)
 
     pieces = [tuple(tensors.values())] if torch.compiler.is_compiling() else _pieces(tensors)
-    kept = takes_room(_BYTES * _scores(tensors))
+    kept = not torch.compiler.is_compiling() and takes_room(_BYTES * _scores(tensors))
     found = [run(*piece)[:2] if kept else differentiable(run, *piece) for piece in pieces]
     return found[0] if len(found) == 1 else (torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found]))
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentprop.correlation.adjoint import Followed, brought, followed
+from momentprop.correlation.adjoint import Followed, brought, followed, of_pieces
 from momentprop.correlation.following import Following
 from momentprop.correlation.graph import Bounds, Counting, TooLarge, depends_on, has_foreign_leaves
 from momentprop.correlation.items import ItemsInteract
-from momentprop.correlation.outputs import Group, Lazy, Output, as_index, joined, rows
+from momentprop.correlation.outputs import Group, Lazy, Output, as_index, joined, logits_of, means_of, rows, values_of
 from momentprop.correlation.probes import Probing
 from momentprop.correlation.refusals import FACTORIZED, refuse_batch_statistics, require_alike, require_same
 from momentprop.correlation.shielded import Shielded
@@ -25,11 +25,11 @@ from momentprop.running import Run
 from momentprop.sampling import progress
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.dynamo import eagerly
-from momentprop.values import Categorical, Certain, Independent, Joint, Value
+from momentprop.values import Categorical, Independent, Joint, Value
 from momentprop.values.conversion import is_value
 from momentprop.values.probed import as_normal, unprobed
 from momentprop.values.sources import Sources
-from momentprop.values.structures import leaves_of, mapped
+from momentprop.values.structures import mapped
 
 LIMIT = 128
 """The most units of an item whose covariance is followed: each takes a backward pass."""
@@ -45,7 +45,10 @@ KEPT = 2**30
 """The most bytes for graphs inside kernels, such as that of attention, which else run again in each backward pass."""
 
 PIECE = 2**24
-"""The most bytes, on a CPU, of all probes of one result: larger ones leave the cache and take fresh memory each time."""
+"""The most bytes, on a CPU, of the probes of one result: larger ones leave the cache, and are fresh memory every time.
+
+A batch whose probes are larger is run in pieces.
+"""
 
 
 class CorrelationWarning(UserWarning):
@@ -77,11 +80,11 @@ class _Passed:
     @property
     def means(self) -> list[Tensor]:
         """The means of the values among the outputs."""
-        return _means(self.output)
+        return means_of(self.output)
 
     def variances(self, group: Group) -> Tensor | None:
         """Return the variances that AP2 gives to a group of outputs, as (items, units)."""
-        found = [getattr(value, "variance", None) for value in _values(self.output)]
+        found = [getattr(value, "variance", None) for value in values_of(self.output)]
         return None if None in [found[output.place] for output in group] else rows(group, found)  # type: ignore[arg-type]
 
     @property
@@ -167,16 +170,16 @@ class JointRun:
 
         Probes travel in the pieces alone, unless something is recorded, or not all outputs are followed.
         """
-        probed, bounds = bool(self.recording.paths), _bounds(self.call)
+        probed, bounds = not self.wanted.probes or bool(self.recording.paths), _bounds(self.call)
         output, recorded = self._uncorrelated(self.call, self.recording, probed)
         first = self._passed(self._piece(0, 1))
-        moving, means = first.moving, _means(output)
+        moving, means = first.moving, means_of(output)
         groups = self._groups(output, moving)
         if any(output.dim is None for group in groups for output in group):
             return self._whole(bounds.graph)
         if not probed and sum(map(len, groups)) < len(means):
             probed, (output, recorded) = True, self._uncorrelated(self.call, self.recording, True)
-            means = _means(output)
+            means = means_of(output)
         by_graph = bounds.graph // max(1, self._size(first, groups))
         size = max(1, min(by_graph, bounds.probes // max(1, first.counted.probes)))
         del first
@@ -225,19 +228,12 @@ class JointRun:
                 piece = self._piece(start, stop)
                 passed = self._passed(piece, first=start)
                 flat = rows(group, passed.means)
-                same = passed.means if probed else _means(self._uncorrelated(piece, None, False)[0])
+                same = passed.means if probed else means_of(self._uncorrelated(piece, None, False)[0])
                 require_same(rows(group, same), wanted[start:stop])
                 found.append(self._followed(passed.following, flat, passed.variances(group)))
-                means.append([passed.means[output.place].detach() for output in group])
+                means.append([passed.means[output.place] for output in group])
                 bar.update(stop - start)
-        crosses = zip(*(each.crosses for each in found), strict=True)
-        moved = zip(*(each.moved.values() for each in found), strict=True)
-        return Followed(
-            torch.cat([each.covariance for each in found]),
-            [torch.cat(each) for each in crosses],
-            {segment: torch.cat(each) for segment, each in zip(self._brought, moved, strict=True)},
-            [torch.cat(each, output.dim or 0) for output, each in zip(group, zip(*means, strict=True), strict=True)],
-        )
+        return of_pieces(found, self._brought, means, [output.dim or 0 for output in group])
 
     @property
     def _brought(self) -> Sources:
@@ -259,7 +255,7 @@ class JointRun:
 
     def _groups(self, output: Any, moving: Sequence[int]) -> list[Group]:
         """Return the outputs whose covariance is followed, and say so where there are too many units."""
-        means, chosen = _means(output), self.wanted.outputs
+        means, chosen = means_of(output), self.wanted.outputs
         if chosen is not None and not callable(chosen) and len(means) != 1:
             raise ValueError(
                 f"outputs= chooses units of one output, but the model returns {len(means)}: give a function that "
@@ -304,8 +300,8 @@ class JointRun:
 
     def _assembled(self, output: Any, made: dict[int, Any], moving: Sequence[int]) -> Any:
         """Return the output with `Joint` values; one that moves with nothing has noise of its own alone, if any."""
-        joints: dict[int, Any] = {id(value): made.get(place) for place, value in enumerate(_values(output))}
-        for place, value in enumerate(_values(output)):
+        joints: dict[int, Any] = {id(value): made.get(place) for place, value in enumerate(values_of(output))}
+        for place, value in enumerate(values_of(output)):
             if place not in moving:
                 described = self._described(place, value.loc)
                 variance = value.variance if isinstance(value, Independent) else torch.zeros_like(value.loc)
@@ -313,7 +309,7 @@ class JointRun:
                 joints[id(value)] = Joint(loc, own, batch_dim=described.batch_dim, validate_args=False)
 
         def joint(leaf: Any) -> Any:
-            found = joints.get(id(_random(leaf)))
+            found = joints.get(id(logits_of(leaf)))
             if found is None:
                 return self._detached(leaf)
             return torch.log_softmax(found, -1) if isinstance(leaf, Categorical) else found
@@ -324,19 +320,6 @@ class JointRun:
         if self.tracked or not leaf.requires_grad:
             return leaf
         return leaf.each(Tensor.detach) if is_value(leaf) else leaf.detach()
-
-
-def _values(output: Any) -> list[Any]:
-    return [value for value in map(_random, leaves_of(output)) if isinstance(value, Independent | Certain)]
-
-
-def _random(leaf: Any) -> Any:
-    """Return the random logits of a class posterior, which follow correlations, or anything else itself."""
-    return leaf.scores if isinstance(leaf, Categorical) and leaf.scores is not None else leaf
-
-
-def _means(output: Any) -> list[Tensor]:
-    return [value.loc for value in _values(output)]
 
 
 def _bounds(run: Run) -> Bounds:

@@ -71,6 +71,20 @@ def followed(
     return Followed(total.to(outputs.dtype), crosses, moved)
 
 
+def of_pieces(
+    pieces: Sequence[Followed], sources: Sources, means: Sequence[Sequence[Tensor]], dims: Sequence[int]
+) -> Followed:
+    """Return what was found in pieces of a batch, with the means of outputs whose items lie along some dimensions."""
+    crosses = zip(*(each.crosses for each in pieces), strict=True)
+    moved = zip(*(each.moved.values() for each in pieces), strict=True)
+    return Followed(
+        torch.cat([each.covariance for each in pieces]),
+        [torch.cat(each) for each in crosses],
+        {segment: torch.cat(each) for segment, each in zip(sources, moved, strict=True)},
+        [torch.cat(each, dim) for each, dim in zip(zip(*means, strict=True), dims, strict=True)],
+    )
+
+
 def _widest(tensors: Iterable[Tensor | None]) -> torch.dtype:
     """Return the floating-point type that holds all of some tensors: a model may convert in between."""
     dtypes = (tensor.dtype for tensor in tensors if tensor is not None)

@@ -140,15 +140,15 @@ class _BuiltRows(torch.autograd.Function):
 
 
 def _pulled_twice(
-    kernel: RowKernel, results: tuple[bool, ...], inputs: Sequence[Tensor], grads: Sequence[Tensor]
+    kernel: RowKernel, results: tuple[bool, ...], inputs: tuple[Tensor, ...], grads: tuple[Tensor, ...]
 ) -> Sequence[Tensor]:
     """Return derivatives that can be differentiated again: by their cotangents with a program, where there is one."""
     program = None if is_transformed(grads) else _program_of_pullback(kernel, inputs, results)
     if program is None:
         return _by_formula(kernel, inputs, grads)
     leading = inputs[0].shape[:-1]
-    found = _Pulled.apply(program, kernel, tuple(inputs), *(in_rows(grad, leading) for grad in grads))  # type: ignore[no-untyped-call]
-    curved = _Curved.apply(kernel, tuple(grads), *inputs)  # type: ignore[no-untyped-call]
+    found = _Pulled.apply(program, kernel, inputs, *(in_rows(grad, leading) for grad in grads))  # type: ignore[no-untyped-call]
+    curved = _Curved.apply(kernel, grads, *inputs)  # type: ignore[no-untyped-call]
     return [x + y for x, y in zip(found, curved, strict=True)]
 
 

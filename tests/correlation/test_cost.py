@@ -127,9 +127,7 @@ def _with_a_random_weight(x: Any) -> Any:
 
 @pytest.mark.filterwarnings("ignore::momentprop.CorrelationWarning")
 @pytest.mark.parametrize("model", [_with_many, _with_a_mean, _with_a_random_weight])
-def test_outputs_that_pieces_cannot_tell_are_those_of_the_batch(
-    model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outputs_that_pieces_cannot_tell_are_those_of_the_batch(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     noise: dict[str, Any] = {"input_variance": 0.1, "probes": 4}
 
     def moments() -> list[Tensor]:

@@ -1,5 +1,6 @@
 """Runs a model by AP2 and follows correlations: outputs are `Joint` values that know their covariance on request."""
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Sequence
@@ -9,25 +10,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentprop.correlation.adjoint import Followed, brought, followed
+from momentprop.correlation.adjoint import Followed, brought, followed, of_pieces
 from momentprop.correlation.following import Following
-from momentprop.correlation.graph import Counting, TooLarge, depends_on, has_foreign_leaves
+from momentprop.correlation.graph import Bounds, Counting, TooLarge, depends_on, has_foreign_leaves
 from momentprop.correlation.items import ItemsInteract
-from momentprop.correlation.outputs import Group, Lazy, Output, as_index, joined, rows
+from momentprop.correlation.outputs import Group, Lazy, Output, as_index, joined, logits_of, means_of, rows, values_of
 from momentprop.correlation.probes import Probing
 from momentprop.correlation.refusals import FACTORIZED, refuse_batch_statistics, require_alike, require_same
 from momentprop.correlation.shielded import Shielded
 from momentprop.dispatch.context import Chain, Watcher
+from momentprop.kernels.kept import keeping
 from momentprop.recording import Recording
 from momentprop.running import Run
 from momentprop.sampling import progress
 from momentprop.torch_compat import pytrees as pytree
 from momentprop.torch_compat.dynamo import eagerly
-from momentprop.values import Categorical, Certain, Independent, Joint, Value
+from momentprop.values import Categorical, Independent, Joint, Value
 from momentprop.values.conversion import is_value
-from momentprop.values.probed import as_normal
+from momentprop.values.probed import as_normal, unprobed
 from momentprop.values.sources import Sources
-from momentprop.values.structures import leaves_of, mapped
+from momentprop.values.structures import mapped
 
 LIMIT = 128
 """The most units of an item whose covariance is followed: each takes a backward pass."""
@@ -37,6 +39,15 @@ MEMORY = 2**31
 
 It is estimated from the results of all operations. On a GPU it is a quarter of the free memory if that is more. Where
 gradients are tracked, the graph is kept whole.
+"""
+
+KEPT = 2**30
+"""The most bytes for graphs inside kernels, such as that of attention, which else run again in each backward pass."""
+
+PIECE = 2**24
+"""The most bytes, on a CPU, of the probes of one result: larger ones leave the cache, and are fresh memory every time.
+
+A batch whose probes are larger is run in pieces.
 """
 
 
@@ -64,16 +75,16 @@ class _Passed:
     output: Any
     recorded: dict[str, Any]
     following: Following
-    bytes: int
+    counted: Counting
 
     @property
     def means(self) -> list[Tensor]:
         """The means of the values among the outputs."""
-        return _means(self.output)
+        return means_of(self.output)
 
     def variances(self, group: Group) -> Tensor | None:
         """Return the variances that AP2 gives to a group of outputs, as (items, units)."""
-        found = [getattr(value, "variance", None) for value in _values(self.output)]
+        found = [getattr(value, "variance", None) for value in values_of(self.output)]
         return None if None in [found[output.place] for output in group] else rows(group, found)  # type: ignore[arg-type]
 
     @property
@@ -100,19 +111,23 @@ class JointRun:
         self.call = self.call.settled()
         self.items = None if self.wanted.batch_dim is None else self.call.items(self.wanted.batch_dim)
         require_alike(self._joints, self.wanted.batch_dim)
-        bound = None if self.tracked or (self.items or 1) == 1 else _bound(self.call)
+        if self.tracked or (self.items or 1) == 1:
+            return self._at_once()
         try:
-            passed = self._passed(self.call, self.recording, bound)
+            return self._at_once(_bounds(self.call))
         except TooLarge:
             return self._in_pieces()
+
+    def _at_once(self, bounds: Bounds | None = None) -> tuple[Any, dict[str, Any]]:
+        """Run the whole batch in one pass, if its tensors are not too large."""
+        passed = self._passed(self.call, self.recording, bounds)
         births, gates = passed.following.births, passed.following.gates
         if self.tracked and not has_foreign_leaves(passed.means, births):
             self.tracked = gates.tracked = False
             gates.closed = True
         groups = self._groups(passed.output, passed.moving)
-        if bound is not None and self._size(passed, groups) > bound:
-            del passed
-            return self._in_pieces()
+        if bounds is not None and self._size(passed, groups) > bounds.graph:
+            raise TooLarge
         made: dict[int, Any] = {}
         for group in groups:
             flat = rows(group, passed.means)
@@ -125,20 +140,21 @@ class JointRun:
         return self._assembled(passed.output, made, passed.moving), mapped(self._detached, passed.recorded)
 
     def _passed(
-        self, run: Run, recording: Recording | None = None, bound: int | None = None, first: int = 0
+        self, run: Run, recording: Recording | None = None, bounds: Bounds | None = None, first: int = 0
     ) -> _Passed:
-        following, counting = self.wanted.watched(self.tracked), Counting(bound)
+        following, counting = self.wanted.watched(self.tracked), Counting(bounds)
         corrections = self._corrections(following, first)
         shielded = (Shielded(following, *corrections),) if corrections else ()
         # inside compiled code, births would not be seen, and derivatives would not know the gates
-        with eagerly(), run.by(self.kind, recording, Chain(counting, following, *shielded)) as once:
+        graphs = contextlib.nullcontext() if self.tracked else keeping(KEPT)
+        with eagerly(), graphs, run.by(self.kind, recording, Chain(counting, following, *shielded)) as once:
             output, recorded = once()
-        return _Passed(mapped(as_normal, output), recorded, following, counting.bytes)
+        return _Passed(mapped(as_normal, output), recorded, following, counting)
 
-    def _corrections(self, following: Following | None = None, first: int = 0) -> list[Watcher]:
+    def _corrections(self, following: Following | None = None, first: int = 0, probed: bool = True) -> list[Watcher]:
         """Return the watchers that correct AP2 in a pass that begins with some item."""
         corrections = [] if self.corrections is None else [self.corrections]
-        if self.wanted.probes:
+        if self.wanted.probes and probed:
             seed = self.call.seed or 0
             corrections.append(Probing(self.wanted.probes, seed, self.wanted.batch_dim, following, first))
         return corrections
@@ -150,51 +166,74 @@ class JointRun:
     # Pieces of a batch
 
     def _in_pieces(self) -> tuple[Any, dict[str, Any]]:
-        """Run AP2 on all items for the means, and follow correlations for some items at a time."""
-        with self.call.by(self.kind, self.recording, Chain(*self._corrections())) as once:
-            output, recorded = once()
-        output = mapped(as_normal, output)
+        """Run AP2 on all items for its output, and follow correlations for some items at a time.
+
+        Probes travel in the pieces alone, unless something is recorded, or not all outputs are followed.
+        """
+        probed, bounds = not self.wanted.probes or bool(self.recording.paths), _bounds(self.call)
+        output, recorded = self._uncorrelated(self.call, self.recording, probed)
         first = self._passed(self._piece(0, 1))
-        moving, means = first.moving, _means(output)
+        moving, means = first.moving, means_of(output)
         groups = self._groups(output, moving)
         if any(output.dim is None for group in groups for output in group):
-            raise MemoryError(
-                f"an output has no items along dimension {self.wanted.batch_dim}, so that the batch cannot be run in "
-                f"pieces, and its graph takes too much memory: give fewer items at a time, or {FACTORIZED}"
-            )
-        size = max(1, _bound(self.call) // max(1, self._size(first, groups)))
+            return self._whole(bounds.graph)
+        if not probed and sum(map(len, groups)) < len(means):
+            probed, (output, recorded) = True, self._uncorrelated(self.call, self.recording, True)
+            means = means_of(output)
+        by_graph = bounds.graph // max(1, self._size(first, groups))
+        size = max(1, min(by_graph, bounds.probes // max(1, first.counted.probes)))
         del first
         made: dict[int, Any] = {}
         for group in groups:
-            lazy = Lazy(functools.partial(self._found, rows(group, means), group, size))
+            flat = rows(group, means)
+            lazy = Lazy(*(functools.partial(self._found, flat, group, each, probed) for each in (size, 1)))
             lazy()  # now, as the model is
+            for place, mean in zip([output.place for output in group], lazy().means, strict=True):
+                means[place] = mean
             made.update(joined(group, means, lazy, self._brought, self.tracked))
         return self._assembled(output, made, moving), recorded
+
+    def _whole(self, bound: int) -> tuple[Any, dict[str, Any]]:
+        """Run the whole batch at once although its tensors are large, because its outputs have no items."""
+        try:
+            return self._at_once(Bounds(bound))
+        except TooLarge as error:
+            raise MemoryError(
+                f"an output has no items along dimension {self.wanted.batch_dim}, so that the batch cannot be run in "
+                f"pieces, and its graph takes too much memory: give fewer items at a time, or {FACTORIZED}"
+            ) from error
+
+    def _uncorrelated(self, run: Run, recording: Recording | None, probed: bool) -> tuple[Any, dict[str, Any]]:
+        """Run AP2 without births, perhaps with probes."""
+        corrections = self._corrections(probed=probed)
+        with run.by(self.kind if probed else unprobed(self.kind), recording, Chain(*corrections)) as once:
+            output, recorded = once()
+        return mapped(as_normal, output), recorded
 
     def _piece(self, start: int, stop: int) -> Run:
         assert self.wanted.batch_dim is not None
         return self.call.piece(self.wanted.batch_dim, start, stop)
 
-    def _found(self, wanted: Tensor, group: Group, size: int) -> Followed:
-        """Follow correlations for some items at a time, whose means are to be those of the batch."""
+    def _found(self, wanted: Tensor, group: Group, size: int, probed: bool = True) -> Followed:
+        """Follow correlations for some items at a time, whose means are to be those of the batch.
+
+        If these are not `probed`, each piece runs without probes too, to be compared.
+        """
         if group[0].dim is None or self.items is None:
             raise ItemsInteract
-        found = []
+        found, means = [], []
         with torch.set_grad_enabled(self.tracked), progress(self.items, "following correlations") as bar:
             for start in range(0, self.items, size):
                 stop = min(start + size, self.items)
-                passed = self._passed(self._piece(start, stop), first=start)
+                piece = self._piece(start, stop)
+                passed = self._passed(piece, first=start)
                 flat = rows(group, passed.means)
-                require_same(flat, wanted[start:stop])
+                same = passed.means if probed else means_of(self._uncorrelated(piece, None, False)[0])
+                require_same(rows(group, same), wanted[start:stop])
                 found.append(self._followed(passed.following, flat, passed.variances(group)))
+                means.append([passed.means[output.place] for output in group])
                 bar.update(stop - start)
-        crosses = zip(*(each.crosses for each in found), strict=True)
-        moved = zip(*(each.moved.values() for each in found), strict=True)
-        return Followed(
-            torch.cat([each.covariance for each in found]),
-            [torch.cat(each) for each in crosses],
-            {segment: torch.cat(each) for segment, each in zip(self._brought, moved, strict=True)},
-        )
+        return of_pieces(found, self._brought, means, [output.dim or 0 for output in group])
 
     @property
     def _brought(self) -> Sources:
@@ -210,13 +249,13 @@ class JointRun:
         """Return the bytes of a graph and of its derivatives."""
         units = max((rows(group, passed.means).shape[1] for group in groups), default=0)
         births = passed.following.births.found
-        return passed.bytes + units * sum(birth.shape.numel() for birth in births) * passed.means[0].itemsize
+        return passed.counted.bytes + units * sum(birth.shape.numel() for birth in births) * passed.means[0].itemsize
 
     # Outputs
 
     def _groups(self, output: Any, moving: Sequence[int]) -> list[Group]:
         """Return the outputs whose covariance is followed, and say so where there are too many units."""
-        means, chosen = _means(output), self.wanted.outputs
+        means, chosen = means_of(output), self.wanted.outputs
         if chosen is not None and not callable(chosen) and len(means) != 1:
             raise ValueError(
                 f"outputs= chooses units of one output, but the model returns {len(means)}: give a function that "
@@ -255,14 +294,14 @@ class JointRun:
             f"{message}. Its variances are now those of AP2, which takes units as independent and is often too small "
             "by a factor; `covariance=False` says that this is meant",
             CorrelationWarning,
-            stacklevel=6,
+            stacklevel=7,
         )
         return False
 
     def _assembled(self, output: Any, made: dict[int, Any], moving: Sequence[int]) -> Any:
         """Return the output with `Joint` values; one that moves with nothing has noise of its own alone, if any."""
-        joints: dict[int, Any] = {id(value): made.get(place) for place, value in enumerate(_values(output))}
-        for place, value in enumerate(_values(output)):
+        joints: dict[int, Any] = {id(value): made.get(place) for place, value in enumerate(values_of(output))}
+        for place, value in enumerate(values_of(output)):
             if place not in moving:
                 described = self._described(place, value.loc)
                 variance = value.variance if isinstance(value, Independent) else torch.zeros_like(value.loc)
@@ -270,7 +309,7 @@ class JointRun:
                 joints[id(value)] = Joint(loc, own, batch_dim=described.batch_dim, validate_args=False)
 
         def joint(leaf: Any) -> Any:
-            found = joints.get(id(_random(leaf)))
+            found = joints.get(id(logits_of(leaf)))
             if found is None:
                 return self._detached(leaf)
             return torch.log_softmax(found, -1) if isinstance(leaf, Categorical) else found
@@ -283,21 +322,8 @@ class JointRun:
         return leaf.each(Tensor.detach) if is_value(leaf) else leaf.detach()
 
 
-def _values(output: Any) -> list[Any]:
-    return [value for value in map(_random, leaves_of(output)) if isinstance(value, Independent | Certain)]
-
-
-def _random(leaf: Any) -> Any:
-    """Return the random logits of a class posterior, which follow correlations, or anything else itself."""
-    return leaf.scores if isinstance(leaf, Categorical) and leaf.scores is not None else leaf
-
-
-def _means(output: Any) -> list[Tensor]:
-    return [value.loc for value in _values(output)]
-
-
-def _bound(run: Run) -> int:
+def _bounds(run: Run) -> Bounds:
     first = run.first_tensor
     if first is not None and first.device.type == "cuda":
-        return max(MEMORY, torch.cuda.mem_get_info(first.device)[0] // 4)
-    return MEMORY
+        return Bounds(max(MEMORY, torch.cuda.mem_get_info(first.device)[0] // 4))
+    return Bounds(MEMORY, PIECE)

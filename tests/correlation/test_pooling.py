@@ -2,7 +2,7 @@
 
 import torch
 
-from momentprop.correlation.pooling import ratio, shrunk
+from momentprop.correlation.pooling import ratio, shrunk, variance_of_draws
 
 
 def _probes(variance: torch.Tensor, count: int, seed: int = 0) -> torch.Tensor:
@@ -56,3 +56,8 @@ def test_shifts_that_are_noise_vanish_and_large_ones_stay() -> None:
     found = shrunk(shift, noise, variance, 0)
     assert float(found[0].square().mean()) < 0.25 * float(shift[0].square().mean())
     torch.testing.assert_close(found[1], shift[1], rtol=0.02, atol=0.0)
+
+
+def test_the_variance_of_draws_has_no_bias() -> None:
+    draws = torch.randn(5, 3, 2, dtype=torch.float64)
+    torch.testing.assert_close(variance_of_draws(draws, draws.mean(0)), draws.var(0))

@@ -91,6 +91,51 @@ def test_second_derivatives_are_those_of_the_formula(device: str) -> None:
     torch.testing.assert_close(found, twice(), rtol=1e-4, atol=1e-5)
 
 
+def test_derivatives_of_four_orders_are_those_of_the_formula(device: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (3, 5), (3, 1)
+    parts = [torch.randn(s, generator=generator, dtype=torch.float64).to(device).requires_grad_() for s in shapes]
+
+    def orders() -> list[Tensor]:
+        found: list[Tensor] = list(rows.along_rows(_centred, *parts))
+        every: list[Tensor] = []
+        for _ in range(4):
+            total = torch.stack([(y * y.sin()).sum() for y in found]).sum()
+            found = list(torch.autograd.grad(total, parts, create_graph=True))
+            every += found
+        return every
+
+    built = orders()
+    programs.set_mode("eager")
+    for ours, theirs in zip(built, orders(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_derivative_forwards_runs_a_program(device: str) -> None:
+    runs = []
+
+    def kernel(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        runs.append(1)
+        return _centred(x, scale)
+
+    x, scale = torch.randn(4, 6, device=device, requires_grad=True), torch.randn(4, 1, device=device)
+    mean, _ = rows.along_rows(kernel, x, scale)
+    cotangent = torch.zeros_like(mean, requires_grad=True)
+    (pulled,) = torch.autograd.grad(mean, x, cotangent, create_graph=True)
+    along = torch.randn_like(x)
+    runs.clear()  # they were recorded
+    (found,) = torch.autograd.grad(pulled, cotangent, along)
+    assert not programs.failures()
+    assert not runs
+    wanted = torch.func.jvp(lambda x: _centred(x, scale)[0], (x.detach(),), (along,))[1]
+    torch.testing.assert_close(found, wanted)
+
+
+def _centred(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    y = scale * (x - x.mean(-1, keepdim=True))
+    return torch.softmax(y, -1) * y, (y * y).tanh()
+
+
 def test_tensors_that_broadcast_and_results_for_a_whole_row(device: str) -> None:
     def kernel(x: Tensor, by_column: Tensor, by_row: Tensor) -> tuple[Tensor, Tensor]:
         shifted = x * by_column - by_row

@@ -23,6 +23,7 @@ class Followed:
     covariance: Tensor  # of the outputs: (items, units, units)
     crosses: list[Tensor] = field(default_factory=list)  # with each input: (items, units, units of the input)
     moved: dict[Segment, Tensor] = field(default_factory=dict)  # by the sources of inputs: (items, units, sources)
+    means: list[Tensor] = field(default_factory=list)  # of the outputs, where these were found in pieces
 
 
 def covariance(births: Births, gates: Gates, outputs: Tensor) -> Tensor:
@@ -68,6 +69,20 @@ def followed(
     total = bent(total, by_rests, [(birth, *seen[id(birth)]) for birth, _ in moving if birth.rests is not None])
     crosses = [_cross(outputs, birth, seen.get(id(birth)), moved) for birth in births.found[:inputs]]
     return Followed(total.to(outputs.dtype), crosses, moved)
+
+
+def of_pieces(
+    pieces: Sequence[Followed], sources: Sources, means: Sequence[Sequence[Tensor]], dims: Sequence[int]
+) -> Followed:
+    """Return what was found in pieces of a batch, with the means of outputs whose items lie along some dimensions."""
+    crosses = zip(*(each.crosses for each in pieces), strict=True)
+    moved = zip(*(each.moved.values() for each in pieces), strict=True)
+    return Followed(
+        torch.cat([each.covariance for each in pieces]),
+        [torch.cat(each) for each in crosses],
+        {segment: torch.cat(each) for segment, each in zip(sources, moved, strict=True)},
+        [torch.cat(each, dim) for each, dim in zip(zip(*means, strict=True), dims, strict=True)],
+    )
 
 
 def _widest(tensors: Iterable[Tensor | None]) -> torch.dtype:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from momentprop.correlation.pooling import variance_of_draws
 from momentprop.correlation.rests import of_shared_draw, rest
 from momentprop.dispatch import Call, Kind, MissingRule
 from momentprop.dispatch.rule_table import apply, order_of
@@ -151,7 +152,8 @@ def _mixed(call: Call, result: Any, means: Sequence[Tensor], probes: Sequence[Te
 
 def _noise_of(draws: Tensor) -> Tensor:
     """Return the variance of the mean of some draws."""
-    return draws.var(0) / len(draws)
+    draws = draws.to(torch.promote_types(draws.dtype, torch.float32))
+    return variance_of_draws(draws, draws.mean(0)) / len(draws)
 
 
 def _noisy(call: Call, probes: Sequence[Tensor], normals: Normals) -> Carried:
@@ -165,7 +167,7 @@ def _noisy(call: Call, probes: Sequence[Tensor], normals: Normals) -> Carried:
         leaves = {id(v): v.of(v.loc.detach().clone().requires_grad_(), v.variance.detach().clone()) for v in values}
         local = call.of(*(leaves[id(value)] for value in call.values))
         result = apply(local)
-        own = rest(local, result, False).detach().clamp(min=0.0)
+        own = rest(local, result, False).variance.detach().clamp(min=0.0)
         moved = _pushed(result.loc, [leaves[id(v)].loc for v in values], [_of(v, call, probes).clone() for v in values])
     shape = (len(moved), *own.shape)
     shared = call.operation.shared(call) if call.kind is Kind.NOISE else ()

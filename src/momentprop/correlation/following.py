@@ -9,6 +9,7 @@ from torch import Tensor
 from momentprop.correlation.births import Births
 from momentprop.correlation.gates import Gates
 from momentprop.correlation.rests import of_shared_draw, rest, summing_to_zero
+from momentprop.correlation.slopes import sloped
 from momentprop.correlation.within import Within
 from momentprop.dispatch import Call, Kind, where
 from momentprop.dispatch.context import Watcher
@@ -80,7 +81,9 @@ class Following(Watcher):
             _require_certain(call)
             result.loc, birth = marked(birth)
         with self.gates.shut():  # a corrected variance depends on the mean
-            own = rest(call, result, self.tracked)
+            own, source, slope = rest(call, result, self.tracked)
+        if source is not None and slope is not None and not self.tracked:
+            result.loc = birth = sloped(result.loc, source, slope)
         noise: dict[str, Any] = {}
         along = _common(call, result)
         if along and call.operation.along is not None:

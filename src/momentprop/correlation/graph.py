@@ -1,7 +1,8 @@
 """What the autograd graph of a pass depends on, and how much memory it holds."""
 
+import sys
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
@@ -16,22 +17,32 @@ class TooLarge(Exception):  # noqa: N818 (nobody outside sees it)
     """The graph of a pass holds more memory than it may."""
 
 
+class Bounds(NamedTuple):
+    """How many bytes a pass may hold: its graph, and the probes of any one result."""
+
+    graph: int
+    probes: int = sys.maxsize
+
+
 class Counting(Watcher):
     """Counts the memory of a graph: of mean and variance of every result, and of as much that a derivative takes.
 
     The probes of a result count too, with the rests that are kept of them.
     """
 
-    def __init__(self, bound: int | None) -> None:
-        self.bound = bound
+    def __init__(self, bounds: Bounds | None) -> None:
+        self.bounds = bounds
         self.bytes = 0
+        self.probes = 0  # the bytes of those of the largest result
 
     def after(self, call: Call, result: Any) -> Any:
         """Count the memory of a result, and stop a pass that takes more than it may."""
         for value in result if isinstance(result, tuple | list) else (result,):
             if isinstance(value, Independent):
-                self.bytes += 4 * value.loc.nbytes + 2 * sum(part.nbytes for part in value.parts[2:])
-        if self.bound is not None and self.bytes > self.bound:
+                probes = sum(part.nbytes for part in value.parts[2:])
+                self.bytes += 4 * value.loc.nbytes + 2 * probes
+                self.probes = max(self.probes, probes)
+        if self.bounds is not None and (self.bytes > self.bounds.graph or self.probes > self.bounds.probes):
             raise TooLarge
         return result
 

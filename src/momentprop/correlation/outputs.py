@@ -12,8 +12,9 @@ from torch import Tensor
 from momentprop.correlation.adjoint import Followed
 from momentprop.correlation.items import ItemsInteract
 from momentprop.kernels.root import root
-from momentprop.values import Joint
+from momentprop.values import Categorical, Certain, Independent, Joint
 from momentprop.values.sources import Sources, new_event
+from momentprop.values.structures import leaves_of
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,21 @@ def rows(group: Group, means: Sequence[Tensor]) -> Tensor:
     """Return the means of a group of outputs, as (items, units), with their graph."""
     with torch.enable_grad():
         return torch.cat([output.rows(means[output.place]) for output in group], 1)
+
+
+def values_of(output: Any) -> list[Any]:
+    """Return the values among the outputs that have means to follow."""
+    return [value for value in map(logits_of, leaves_of(output)) if isinstance(value, Independent | Certain)]
+
+
+def logits_of(leaf: Any) -> Any:
+    """Return the random logits of a class posterior, which follow correlations, or anything else itself."""
+    return leaf.scores if isinstance(leaf, Categorical) and leaf.scores is not None else leaf
+
+
+def means_of(output: Any) -> list[Tensor]:
+    """Return the means of these values."""
+    return [value.loc for value in values_of(output)]
 
 
 class Lazy:

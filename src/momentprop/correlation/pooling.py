@@ -74,12 +74,17 @@ def _shrunk(
 def _shape_of(by_probe: Tensor, within: Sequence[int]) -> Tensor:
     """Return half the degrees of freedom of sums of squares: 1 / (relative variance of their mean over the probes)."""
     mean = by_probe.mean(0)
-    relative = _over(by_probe.var(0), mean.square())
+    relative = _over(variance_of_draws(by_probe, mean), mean.square())
     known = mean > 0
     count = _summed(known, within).clamp(min=1)
     relative = _summed(torch.where(known, relative, 0.0), within) / count
     found: Tensor = len(by_probe) / relative.clamp(min=torch.finfo(relative.dtype).tiny)
     return found
+
+
+def variance_of_draws(draws: Tensor, mean: Tensor) -> Tensor:
+    """Return the unbiased variance along the first dimension: `var` adds numbers that lie apart one by one."""
+    return (draws - mean).square_().sum(0) / (len(draws) - 1)
 
 
 def _summed(x: Tensor, dims: Sequence[int]) -> Tensor:

@@ -102,9 +102,7 @@ class Probing(Watcher):
         Windows that overlap have their maxima in common: they bear less than under independence, and the draws say how
         much.
         """
-        rests = found.rests
-        if rests is None:
-            rests = found.probes - _linear_part(call, result)
+        rests = _rests(call, result, found.probes) if found.rests is None else found.rests
         rests = (rests - rests.mean(0)).to(result.dtype)
         own = birth.own
         if any(word in call.op for word in _EXTREMES) and own is not None:
@@ -125,15 +123,15 @@ class Probing(Watcher):
         return [value.probes for value in call.values]
 
 
-def _linear_part(call: Call, result: Probed) -> Tensor | float:
-    """Return what moves linearly in a function of each element of one value."""
+def _rests(call: Call, result: Probed, probes: Tensor) -> Tensor:
+    """Return what does not move linearly in the probes of a function of each element of one value."""
     value: Any = call.values[0]
     loc = value.loc
     if len({id(each) for each in call.values}) > 1:
         origin: Any = result.origin
         value, loc = origin[0].base, origin[0].loc
     if not loc.requires_grad or not result.loc.requires_grad:
-        return 0.0
+        return probes
     ones = torch.ones_like(result.loc)
     found: Any = torch.autograd.grad(result.loc, loc, ones, retain_graph=True, allow_unused=True)
-    return 0.0 if found[0] is None else found[0] * value.probes
+    return probes if found[0] is None else torch.addcmul(probes, found[0], value.probes, value=-1.0)

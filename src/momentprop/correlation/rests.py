@@ -15,21 +15,32 @@ from momentprop.values import Independent
 FEWEST, MOST = 8, 64
 """The number of directions by which the rest of a mixing operation is estimated: of a large one, and of a small one."""
 
+_TOGETHER = 1 << 14
+"""The most elements of a result, on a CPU, whose directions are taken at once."""
+
 _STEPS = 12
 
 
-def rest(call: Call, result: Any, tracked: bool) -> Any:
-    """Return the variance of what is born at the units of a result."""
+class Rest(NamedTuple):
+    """What is born at the units of a result, and how they move with their source, if each is a function of one unit."""
+
+    variance: Any
+    source: Tensor | None = None
+    slope: Tensor | None = None
+
+
+def rest(call: Call, result: Any, tracked: bool) -> Rest:
+    """Return what is born at the units of a result."""
     source = _one_source(call, result)
     if source is not None:
         loc, variance = source
         if not loc.requires_grad:  # certain
-            return result.variance
+            return Rest(result.variance)
         slope = _slope(result.loc, loc, tracked)
-        return result.variance - slope * slope * variance
+        return Rest(result.variance - slope * slope * variance, loc, slope)
     if call.kind is Kind.BILINEAR:
-        return _of_product(call)
-    return _estimated(call, result, tracked)
+        return Rest(_of_product(call))
+    return Rest(_estimated(call, result, tracked))
 
 
 def _one_source(call: Call, result: Any) -> tuple[Tensor, Tensor] | None:
@@ -192,6 +203,8 @@ def _pushed(loc: Tensor, values: Sequence[Any], places: Sequence[Tensor], count:
         torch.autograd.grad, [g for g, *_ in found], cotangent, retain_graph=True, create_graph=tracked
     )
     try:
+        if loc.is_cpu and loc.numel() > _TOGETHER:  # programs take one at a time
+            return torch.stack([pull(each)[0] for each in zip(*along, strict=True)])
         return pull(along, is_grads_batched=True)[0]
     except RuntimeError:  # a derivative that `vmap` does not know
         return torch.stack([pull(each)[0] for each in zip(*along, strict=True)])

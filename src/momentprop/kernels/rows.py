@@ -5,8 +5,7 @@ program it runs as it is written, on tensors that broadcast.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,11 +15,10 @@ from momentprop.codegen.formula import Unprintable, record
 from momentprop.codegen.identity import Unidentified, identity_of
 from momentprop.codegen.layout import in_rows
 from momentprop.codegen.programs import Functions, Program, program_for
-from momentprop.kernels.fuse import gradients, is_transformed, may_be_built, pullback
+from momentprop.kernels.built_rows import BuiltRows, RowKernel, functions_of
+from momentprop.kernels.fuse import may_be_built
 from momentprop.kernels.operators import is_traced, operated, registered
 from momentprop.torch_compat.dynamo import constant
-
-RowKernel = Callable[..., Any]  # a sequence of tensors, or `Moments`, of which the partial derivatives are left out
 
 _MOST_LENGTHS = 16  # of rows, for which a kernel is built: a text that grows by a word has a new length each time
 _ANY_LENGTH = 8
@@ -44,7 +42,7 @@ def along_rows(
         return (otherwise or kernel)(*inputs)  # type: ignore[no-any-return]
     shape = _common(x.shape[:-1] for x in inputs)
     leading = shape if shape else torch.Size((1,))
-    found = _BuiltRows.apply(program, kernel, *(in_rows(x, leading) for x in inputs))  # type: ignore[no-untyped-call]
+    found = BuiltRows.apply(program, kernel, tuple(results), *(in_rows(x, leading) for x in inputs))  # type: ignore[no-untyped-call]
     return found if shape else [x[0] for x in found]
 
 
@@ -58,21 +56,21 @@ def along_contraction(kernel: RowKernel, weights: Tensor, left: Tensor, right: T
     program = None
     if may_be_built((*factors, *others)):
         wide = (True, *(x.shape[-1] == row for x in others))
-        functions = _functions(kernel, wide, (False,))._replace(contracted=True)
+        functions = functions_of(kernel, wide, (False,))._replace(contracted=True)
         program = _program_of(kernel, (*factors, *others), row, functions)
     if program is None:
         return along_rows(kernel, contracted(*factors), *others, results=(False,))[0]
     lanes = _common((*(x.shape[:-2] for x in factors), *(x.shape[:-3] for x in others)))
     given = [x.expand(*lanes, *x.shape[-2:]).contiguous() for x in factors]
     given += [x.expand(*lanes, weights.shape[-2], *x.shape[-2:]).contiguous() for x in others]
-    return _BuiltRows.apply(program, of_factors(kernel), *given)[0]  # type: ignore[no-untyped-call, no-any-return]
+    return BuiltRows.apply(program, of_factors(kernel), None, *given)[0]  # type: ignore[no-untyped-call, no-any-return]
 
 
 @constant
 def _operator(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...]) -> str | None:
     """Return the name of the operator that runs a kernel, or None where it cannot be built; any length tells."""
     try:
-        record(_functions(kernel, wide, results).forward, wide, torch.float32, _ANY_LENGTH)
+        record(functions_of(kernel, wide, results).forward, wide, torch.float32, _ANY_LENGTH)
     except Unprintable:
         return None
     return registered(kernel, lambda *inputs: along_rows(kernel, *inputs, results=results)[: len(results)])
@@ -83,7 +81,7 @@ def _program(kernel: RowKernel, inputs: Sequence[Tensor], results: Sequence[bool
         return None
     row = max(x.shape[-1] for x in inputs)
     wide = tuple(x.shape[-1] == row for x in inputs)
-    return _program_of(kernel, inputs, row, _functions(kernel, wide, tuple(results)))
+    return _program_of(kernel, inputs, row, functions_of(kernel, wide, tuple(results)))
 
 
 def _program_of(kernel: RowKernel, inputs: Sequence[Tensor], row: int, functions: Functions) -> Program | None:
@@ -106,34 +104,3 @@ def _common(shapes: Iterable[torch.Size]) -> torch.Size:
     """Return the shape that others broadcast to, at once where there is but one: torch's own function is slow."""
     different = set(shapes)
     return torch.broadcast_shapes(*different) if len(different) > 1 else different.pop()
-
-
-def _functions(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...]) -> Functions:
-    def forward(*inputs: Tensor) -> Sequence[Tensor]:
-        return kernel(*inputs)[: len(results)]  # type: ignore[no-any-return]
-
-    def backward(*given: Tensor) -> Sequence[Tensor]:
-        inputs, grads = given[: len(wide)], given[len(wide) :]
-        return gradients(forward(*inputs), inputs, grads)
-
-    return Functions(forward, backward, (wide, wide + results))
-
-
-class _BuiltRows(torch.autograd.Function):
-    """Runs a program; its inputs are all that is saved."""
-
-    @staticmethod
-    def forward(ctx: Any, program: Program, kernel: RowKernel, *inputs: Tensor) -> tuple[Tensor, ...]:
-        ctx.program, ctx.kernel = program, kernel
-        ctx.save_for_backward(*inputs)
-        return tuple(program.forward(*inputs))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, count = ctx.saved_tensors, len(grads)
-        if torch.is_grad_enabled():  # a second derivative will be asked for
-            given = [x if x.requires_grad else x.detach().requires_grad_() for x in inputs]
-            return None, None, *gradients(ctx.kernel(*given)[:count], given, grads, again=True)
-        if is_transformed(grads):  # many gradients at once
-            return None, None, *pullback(lambda *given: tuple(ctx.kernel(*given)[:count]), *inputs)[1](grads)
-        return None, None, *ctx.program.backward(*inputs, *(in_rows(grad, grad.shape[:-1]) for grad in grads))

@@ -69,3 +69,8 @@ def with_probes(count: int) -> type[Probed]:
 def as_normal(x: Any) -> Any:
     """Return a value without its probes, and anything else itself."""
     return Normal.of(x.loc, x.variance) if isinstance(x, Probed) else x
+
+
+def unprobed(kind: type[Any]) -> type[Any]:
+    """Return the type of the same values without probes."""
+    return Normal if issubclass(kind, Probed) else kind

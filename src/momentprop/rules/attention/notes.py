@@ -15,6 +15,7 @@ from torch import Tensor
 
 from momentprop.kernels.attention import Scores, Weights, mixture, scores, weights
 from momentprop.kernels.fuse import Moments, differentiable
+from momentprop.kernels.kept import takes_room
 from momentprop.kernels.slope import slope
 from momentprop.values import Independent, Normal
 from momentprop.values.moments import is_random, mean_of, variance_of
@@ -22,6 +23,7 @@ from momentprop.values.origin import writes_to
 
 _MOST = {"cpu": 1 << 16}  # the most elements of an intermediate result; a larger batch is cut into pieces
 _MOST_ELSEWHERE = 1 << 24  # where no cache is large enough, and starting an operation costs more; of contractions too
+_BYTES = 256  # for each score, that a graph of the mean keeps
 
 
 class Product(NamedTuple):
@@ -169,22 +171,27 @@ def in_pieces(kernel: Callable[..., Moments], given: dict[str, Any], dtype: torc
             return kernel(**dict(zip(tensors, parts, strict=True)), **others)
 
     pieces = [tuple(tensors.values())] if torch.compiler.is_compiling() else _pieces(tensors)
-    found = [differentiable(run, *piece) for piece in pieces]
+    kept = not torch.compiler.is_compiling() and takes_room(_BYTES * _scores(tensors))
+    found = [run(*piece)[:2] if kept else differentiable(run, *piece) for piece in pieces]
     return found[0] if len(found) == 1 else (torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found]))
+
+
+def _scores(tensors: dict[str, Tensor], least: int = 0) -> int:
+    """Return the number of scores, or of as many elements for each query as are told."""
+    lanes = max(part.shape[:-2].numel() for part in tensors.values())
+    rows = max(part.shape[-2] for part in tensors.values())
+    return lanes * rows * max(tensors["value"].shape[-2], least)
 
 
 def _pieces(tensors: dict[str, Tensor]) -> list[tuple[Tensor, ...]]:
     parts = tuple(tensors.values())
     dims = max(part.ndim for part in parts)
     batch = max(part.shape[0] for part in parts if part.ndim == dims)
-    keys, features = tensors["value"].shape[-2:]
-    lanes = max(part.shape[:-2].numel() for part in parts)
-    rows = max(part.shape[-2] for part in parts)
-    most = _MOST.get(tensors["value"].device.type)
+    most, least = _MOST.get(tensors["value"].device.type), 0
     if most is None:
-        pairs = features * tensors["query_variance"].shape[-1] if "query_variance" in tensors else 0
-        keys, most = max(keys, pairs), _MOST_ELSEWHERE
-    size = batch * most // max(lanes * rows * keys, 1)
+        least = tensors["value"].shape[-1] * tensors["query_variance"].shape[-1] if "query_variance" in tensors else 0
+        most = _MOST_ELSEWHERE
+    size = batch * most // max(_scores(tensors, least), 1)
     if dims < 3 or size >= batch:
         return [parts]
     size = max(size, 1)

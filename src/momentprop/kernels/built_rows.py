@@ -1,0 +1,133 @@
+"""Kernels of rows that have been built, as functions that can be differentiated, also twice."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from momentprop.codegen.identity import identity_of
+from momentprop.codegen.layout import in_rows
+from momentprop.codegen.programs import Functions, Program, program_for
+from momentprop.kernels.fuse import gradients, is_transformed, pullback
+
+RowKernel = Callable[..., Any]  # a sequence of tensors, or `Moments`, of which the partial derivatives are left out
+
+
+def functions_of(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...]) -> Functions:
+    """Return what the program of a kernel computes, as functions to record."""
+
+    def forward(*inputs: Tensor) -> Sequence[Tensor]:
+        return kernel(*inputs)[: len(results)]  # type: ignore[no-any-return]
+
+    def backward(*given: Tensor) -> Sequence[Tensor]:
+        inputs, grads = given[: len(wide)], given[len(wide) :]
+        return gradients(forward(*inputs), inputs, grads)
+
+    return Functions(forward, backward, (wide, wide + results))
+
+
+def _functions_of_pullback(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...]) -> Functions:
+    """The derivative of a kernel, and the derivative of that by its cotangents: the kernel's own, forwards."""
+    forward = functions_of(kernel, wide, results).backward
+
+    def backward(*given: Tensor) -> Sequence[Tensor]:
+        inputs, tangents = given[: len(wide)], given[len(wide) :]
+        outputs = kernel(*inputs)[: len(results)]
+        cotangents = [torch.zeros_like(y).requires_grad_() for y in outputs]
+        return gradients(gradients(outputs, inputs, cotangents, again=True), cotangents, tangents)
+
+    return Functions(forward, backward, (wide + results, wide + wide))
+
+
+def _program_of_pullback(kernel: RowKernel, inputs: Sequence[Tensor], results: tuple[bool, ...]) -> Program | None:
+    """Return the program of the derivative of a kernel that has one, and of the derivative of that in turn."""
+    row = max(x.shape[-1] for x in inputs)
+    wide = tuple(x.shape[-1] == row for x in inputs)
+    key = ("pullback", identity_of(kernel), wide)
+    return program_for(key, inputs, partial(_functions_of_pullback, kernel, wide, results), row)
+
+
+class BuiltRows(torch.autograd.Function):
+    """Runs a program; its inputs are all that is saved. `results` is None for a program of factors."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, program: Program, kernel: RowKernel, results: tuple[bool, ...] | None, *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Run the program."""
+        ctx.program, ctx.kernel, ctx.results = program, kernel, results
+        ctx.save_for_backward(*inputs)
+        return tuple(program.forward(*inputs))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Run the pullback of the program, or the formula where more is asked for."""
+        inputs, count = ctx.saved_tensors, len(grads)
+        if torch.is_grad_enabled():  # a second derivative will be asked for
+            return None, None, None, *_pulled_twice(ctx.kernel, ctx.results, inputs, grads)
+        if is_transformed(grads):  # many gradients at once
+            pull = pullback(lambda *given: tuple(ctx.kernel(*given)[:count]), *inputs)[1]
+            return None, None, None, *pull(grads)
+        return None, None, None, *ctx.program.backward(*inputs, *(in_rows(grad, grad.shape[:-1]) for grad in grads))
+
+
+def _pulled_twice(
+    kernel: RowKernel, results: tuple[bool, ...] | None, inputs: tuple[Tensor, ...], grads: tuple[Tensor, ...]
+) -> Sequence[Tensor]:
+    """Return derivatives that can be differentiated again: by their cotangents with a program, where there is one."""
+    program = None if results is None or is_transformed(grads) else _program_of_pullback(kernel, inputs, results)
+    if program is None:
+        return _by_formula(kernel, inputs, grads)
+    leading = inputs[0].shape[:-1]
+    found = _Pulled.apply(program, kernel, inputs, *(in_rows(grad, leading) for grad in grads))  # type: ignore[no-untyped-call]
+    curved = _Curved.apply(kernel, grads, *inputs)  # type: ignore[no-untyped-call]
+    return [x + y for x, y in zip(found, curved, strict=True)]
+
+
+def _by_formula(kernel: RowKernel, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> Sequence[Tensor]:
+    given = [x if x.requires_grad else x.detach().requires_grad_() for x in inputs]
+    return gradients(kernel(*given)[: len(grads)], given, grads, again=True)
+
+
+class _Pulled(torch.autograd.Function):
+    """The derivative of a kernel as a function of its cotangents, of which it is linear."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, program: Program, kernel: RowKernel, inputs: tuple[Tensor, ...], *grads: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.program, ctx.kernel, ctx.inputs = program, kernel, inputs
+        ctx.save_for_backward(*grads)
+        return tuple(program.forward(*inputs, *grads))
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, again = ctx.inputs, torch.is_grad_enabled()
+        if again or is_transformed(tangents):
+            with torch.enable_grad():
+                grads = [grad.detach().requires_grad_() for grad in ctx.saved_tensors]
+                pulled = _by_formula(ctx.kernel, inputs, grads)
+            return None, None, None, *gradients(pulled, grads, tangents, again)
+        leading = inputs[0].shape[:-1]
+        return None, None, None, *ctx.program.backward(*inputs, *(in_rows(x, leading) for x in tangents))
+
+
+class _Curved(torch.autograd.Function):
+    """Zeros with the derivative that a kernel's derivative has by its inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, kernel: RowKernel, grads: tuple[Tensor, ...], *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.kernel, ctx.grads = kernel, grads
+        ctx.save_for_backward(*inputs)
+        return tuple(torch.zeros_like(x) for x in inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, grads, again = ctx.saved_tensors, ctx.grads, torch.is_grad_enabled()
+        with torch.enable_grad():  # by views of the inputs: the cotangents may depend on these too
+            given = [x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_() for x in inputs]
+            fixed = grads if again else [grad.detach() for grad in grads]
+            pulled = gradients(ctx.kernel(*given)[: len(grads)], given, fixed, again=True)
+        return None, None, *gradients(pulled, given, tangents, again)

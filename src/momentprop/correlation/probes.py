@@ -102,8 +102,8 @@ class Probing(Watcher):
         Windows that overlap have their maxima in common: they bear less than under independence, and the draws say how
         much.
         """
-        rests = _rests(call, result, found.probes) if found.rests is None else found.rests
-        rests = (rests - rests.mean(0)).to(result.dtype)
+        rests = _rests(call, result, found.probes) if found.rests is None else found.rests - found.rests.mean(0)
+        rests = rests.to(result.dtype)
         own = birth.own
         if any(word in call.op for word in _EXTREMES) and own is not None:
             unbiased = rests * (self.count / (self.count - 1)) ** 0.5
@@ -124,14 +124,17 @@ class Probing(Watcher):
 
 
 def _rests(call: Call, result: Probed, probes: Tensor) -> Tensor:
-    """Return what does not move linearly in the probes of a function of each element of one value."""
+    """Return what does not move linearly in the probes of a function of each element of one value, less its mean."""
     value: Any = call.values[0]
     loc = value.loc
     if len({id(each) for each in call.values}) > 1:
         origin: Any = result.origin
         value, loc = origin[0].base, origin[0].loc
     if not loc.requires_grad or not result.loc.requires_grad:
-        return probes
+        return probes - probes.mean(0)
     ones = torch.ones_like(result.loc)
     found: Any = torch.autograd.grad(result.loc, loc, ones, retain_graph=True, allow_unused=True)
-    return probes if found[0] is None else torch.addcmul(probes, found[0], value.probes, value=-1.0)
+    if found[0] is None:
+        return probes - probes.mean(0)
+    rests = torch.addcmul(probes, found[0], value.probes, value=-1.0)
+    return rests.sub_(rests.mean(0))

@@ -58,7 +58,7 @@ class _Counter(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def _operations(run: Callable[[], Any]) -> int:
+def operations(run: Callable[[], Any]) -> int:
     """Return how many operations torch starts."""
     with _Counter() as counter:
         run()
@@ -67,11 +67,11 @@ def _operations(run: Callable[[], Any]) -> int:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_enters_few_frames_and_starts_few_operations(name: str) -> None:
-    operation, operand, frames, operations = OPERATIONS[name]
+    operation, operand, frames, started = OPERATIONS[name]
     x = Normal(operand, 0.1)
     with torch.no_grad():
         assert _frames(lambda: operation(x)) <= frames
-        assert _operations(lambda: operation(x)) <= operations
+        assert operations(lambda: operation(x)) <= started
 
 
 @needs_compiler
@@ -82,4 +82,4 @@ def test_so_does_a_built_kernel(building: None) -> None:  # noqa: F811
     with torch.no_grad():
         torch.relu(x)
         assert _frames(lambda: torch.relu(x)) <= 65
-        assert _operations(lambda: torch.relu(x)) == 2
+        assert operations(lambda: torch.relu(x)) == 2

@@ -103,6 +103,27 @@ def test_tensors_that_broadcast_and_results_for_a_whole_row(device: str) -> None
         torch.testing.assert_close(ours, theirs)
 
 
+def test_rows_that_repeat_are_read_again_and_their_gradients_are_summed(device: str) -> None:
+    """As the numbers of channels do in a batch of images."""
+
+    def kernel(x: Tensor, by_channel: Tensor, by_column: Tensor, by_head: Tensor) -> tuple[Tensor]:
+        return ((x * by_channel + by_column).sin() * by_head,)
+
+    shapes = ((2, 3, 4, 7), (3, 1, 1), (7,), (2, 1, 1, 7))
+    inputs = [torch.randn(shape, device=device, requires_grad=True) for shape in shapes]
+    (found,), (wanted,) = rows.along_rows(kernel, *inputs, results=(True,)), kernel(*inputs)
+    assert not programs.failures()
+    torch.testing.assert_close(found, wanted)
+    slopes = (torch.autograd.grad(result.cos().sum(), inputs) for result in (found, wanted))
+    torch.testing.assert_close(*slopes)
+
+
+def test_a_row_that_is_everywhere_the_same_fills_the_result(device: str) -> None:
+    x = torch.randn(7, device=device).expand(2, 3, 7)
+    (found,) = rows.along_rows(partial(_scaled, 3.5), x, results=(True,))
+    torch.testing.assert_close(found, 3.5 * x)
+
+
 def test_the_first_of_equal_entries_is_chosen(device: str) -> None:
     x = torch.tensor([[1.0, 3.0, 3.0, -torch.inf], [2.0, 2.0, 2.0, 2.0]], device=device)
     (found,) = rows.along_rows(lambda x: [one_hot(x).to(x.dtype)], x, results=(True,))

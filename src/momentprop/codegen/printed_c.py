@@ -37,6 +37,10 @@ computes with each a hundred times slower, also in the convolution that reads th
 
 FAST = """\
 #define INLINE static inline __attribute__((always_inline))
+INLINE int64_t row_of(int64_t row, int64_t each, int64_t period) {
+    row = each == 1 ? row : row / each;
+    return period == 0 ? row : row % period;
+}
 typedef union { float f; int32_t i; } bits;
 INLINE float power_of_2(int32_t n) { bits x = { .i = (n + 127) << 23 }; return x.f; }
 INLINE float exp_rest(float r) { /* (exp(r) - 1 - r) / r^2 */
@@ -153,14 +157,14 @@ def function_in_c(name: str, formula: Formula) -> str:
     """Return a C function that takes arrays of inputs and of outputs, and the number of elements or of rows.
 
     The parameters are the addresses of the inputs, those of the outputs, the count, and the number of threads. A
-    function of rows also takes, for each input, how many rows of the result share one of it.
+    function of rows also takes, for each input, how its rows repeat: see `layout.repetition`.
     """
     body = _elements(formula) if formula.row is None else _rows(formula)
     kind = _TYPES[formula.dtype]
     given = [f"const {kind} *restrict x{i}" for i in range(len(formula.inputs))]
     given += [f"{kind} *restrict y{k}" for k in range(len(formula.outputs))]
     given += ["int64_t n", "int threads"]
-    given += [f"int64_t e{i}" for i in range(len(formula.inputs)) if formula.row is not None]
+    given += [f"int64_t e{i}, int64_t p{i}" for i in range(len(formula.inputs)) if formula.row is not None]
     return f"void {name}({', '.join(given)}) {{\n{body}}}\n"
 
 
@@ -228,8 +232,10 @@ def _rows(formula: Formula) -> str:
     kind, arity = _TYPES[formula.dtype], len(formula.inputs)
     lines = []
     for i, wide in enumerate(formula.inputs):
-        at = f"x{i} + row / e{i}"
-        lines.append(f"const {kind} *restrict r{i} = {at} * {formula.row};" if wide else f"{kind} a{i} = *({at});")
+        at = f"row_of(row, e{i}, p{i})"
+        lines.append(
+            f"const {kind} *restrict r{i} = x{i} + {at} * {formula.row};" if wide else f"{kind} a{i} = x{i}[{at}];"
+        )
     for k, number in enumerate(formula.outputs):
         if formula.kind(number)[1]:
             lines.append(f"{kind} *restrict s{k} = y{k} + row * {formula.row};")

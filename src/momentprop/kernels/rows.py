@@ -5,7 +5,7 @@ program it runs as it is written, on tensors that broadcast.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from momentprop.codegen.formula import Unprintable, record
 from momentprop.codegen.identity import Unidentified, identity_of
-from momentprop.codegen.layout import in_rows
+from momentprop.codegen.layout import in_rows, leading_shape, widths
 from momentprop.codegen.programs import Functions, Program, program_for
-from momentprop.kernels.fuse import gradients, is_transformed, may_be_built, pullback
+from momentprop.kernels.fuse import gradients, is_transformed, may_be_built, pullback, requires_grad
 from momentprop.kernels.operators import is_traced, operated, registered
 from momentprop.torch_compat.dynamo import constant
 
@@ -42,10 +42,14 @@ def along_rows(
     program = _program(kernel, inputs, results)
     if program is None:
         return (otherwise or kernel)(*inputs)  # type: ignore[no-any-return]
-    shape = _common(x.shape[:-1] for x in inputs)
-    leading = shape if shape else torch.Size((1,))
-    found = _BuiltRows.apply(program, kernel, *(in_rows(x, leading) for x in inputs))  # type: ignore[no-untyped-call]
-    return found if shape else [x[0] for x in found]
+    leading = leading_shape(*[x.shape for x in inputs])
+    first, *others = inputs
+    if first.shape[:-1] != leading:
+        first = first.expand(*leading, first.shape[-1])
+    arranged = [first.contiguous(), *(in_rows(x, leading) for x in others)]
+    if requires_grad(inputs):
+        return _BuiltRows.apply(program, kernel, *arranged)  # type: ignore[no-untyped-call, no-any-return]
+    return program.forward(*arranged)
 
 
 @constant
@@ -61,9 +65,8 @@ def _operator(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ..
 def _program(kernel: RowKernel, inputs: Sequence[Tensor], results: Sequence[bool]) -> Program | None:
     if not may_be_built(inputs):
         return None
-    row = max(x.shape[-1] for x in inputs)
-    wide = tuple(x.shape[-1] == row for x in inputs)
-    if row == 1 or any(x.dtype is not inputs[0].dtype or x.device != inputs[0].device for x in inputs):
+    row, wide = widths(*[x.shape for x in inputs])
+    if row == 1 or len({(x.dtype, x.device) for x in inputs}) > 1:
         return None
     try:
         known = identity_of(kernel)
@@ -76,12 +79,6 @@ def _program(kernel: RowKernel, inputs: Sequence[Tensor], results: Sequence[bool
         _LENGTHS[key] += 1
         _KNOWN.add((key, row))
     return program_for(key, inputs, partial(_functions, kernel, wide, tuple(results)), row)
-
-
-def _common(shapes: Iterable[torch.Size]) -> torch.Size:
-    """Return the shape that others broadcast to, at once where there is but one: torch's own function is slow."""
-    different = set(shapes)
-    return torch.broadcast_shapes(*different) if len(different) > 1 else different.pop()
 
 
 def _functions(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...]) -> Functions:
@@ -113,4 +110,5 @@ class _BuiltRows(torch.autograd.Function):
         if is_transformed(grads):  # many gradients at once
             return None, None, *pullback(lambda *given: tuple(ctx.kernel(*given)[:count]), *inputs)[1](grads)
         leading = inputs[0].shape[:-1]
-        return None, None, *ctx.program.backward(*inputs, *(in_rows(grad, leading) for grad in grads))
+        found = ctx.program.backward(*inputs, *(in_rows(grad, leading) for grad in grads))
+        return None, None, *(total.sum_to_size(x.shape) for total, x in zip(found, inputs, strict=True))

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from momentprop import Normal
+from momentprop import Mean, Normal
 from momentprop.codegen import programs
 from tests.codegen.conftest import building, folder, needs_compiler  # noqa: F401 (fixtures)
 
@@ -24,7 +24,7 @@ _STATISTICS = (torch.zeros(3), torch.ones(3))
 OPERATIONS: dict[str, tuple[Callable[[Normal], Any], torch.Tensor, int, int]] = {
     "linear": (lambda x: F.linear(x, _WEIGHT, _BIAS), _X, 33, 5),
     "conv2d": (lambda x: F.conv2d(x, _FILTERS), _IMAGE, 33, 3),
-    "batch_norm": (lambda x: F.batch_norm(x, *_STATISTICS), _IMAGE, 81, 7),
+    "batch_norm": (lambda x: F.batch_norm(x, *_STATISTICS), _IMAGE, 82, 7),
     "add": (lambda x: x + 1.0, _X, 71, 2),
     "flatten": (lambda x: x.flatten(1), _IMAGE, 51, 2),
 }
@@ -72,6 +72,15 @@ def test_an_operation_enters_few_frames_and_starts_few_operations(name: str) -> 
     with torch.no_grad():
         assert _frames(lambda: operation(x)) <= frames
         assert operations(lambda: operation(x)) <= started
+
+
+@pytest.mark.parametrize(("name", "frames"), [("linear", 14), ("conv2d", 14), ("add", 19), ("flatten", 19)])
+def test_a_mean_is_taken_through_an_operation_by_little_more_than_a_look_at_the_table(name: str, frames: int) -> None:
+    operation, operand, *_ = OPERATIONS[name]
+    x = Mean(operand)
+    with torch.no_grad():
+        assert _frames(lambda: operation(x)) <= frames
+        assert operations(lambda: operation(x)) == operations(lambda: operation(operand))
 
 
 @needs_compiler

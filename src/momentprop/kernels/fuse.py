@@ -77,11 +77,11 @@ def differentiable(
     elementwise: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Run any kernel, elementwise or not, so that few tensors are saved for its derivatives."""
-    compiling = torch.compiler.is_compiling()
     if elementwise:
         program = _program(kernel, plain, noisy, inputs)
         if program is not None:
             return _run(program, _Source(kernel, plain, noisy), aligned(inputs))
+    compiling = torch.compiler.is_compiling()
     certain = None
     if plain is not None:
         with torch.no_grad():  # not inside the autograd function: `plain` may hold tensors under a transform

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from momentprop import Mean, Normal
+from momentprop import Mean, Normal, propagate
 from momentprop.codegen import programs
 from tests.codegen.conftest import building, folder, needs_compiler  # noqa: F401 (fixtures)
 
@@ -81,6 +82,16 @@ def test_a_mean_is_taken_through_an_operation_by_little_more_than_a_look_at_the_
     with torch.no_grad():
         assert _frames(lambda: operation(x)) <= frames
         assert operations(lambda: operation(x)) == operations(lambda: operation(operand))
+
+
+def test_draws_in_one_batch_enter_few_frames_beside_those_of_the_model() -> None:
+    model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(3, 3), nn.LeakyReLU())))
+
+    def drawn() -> Any:
+        return propagate(model, _X, method="sample", input_variance=0.1, samples=8)
+
+    assert _frames(drawn) <= 480
+    assert operations(drawn) <= 12 + 35  # of the model; for the noise and the moments
 
 
 @needs_compiler

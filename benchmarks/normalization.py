@@ -18,7 +18,7 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,17 +119,27 @@ def device_name(name: str) -> str:
 
 def measure(method: str, mode: str, options: argparse.Namespace) -> dict[str, Any]:
     """Measure the milliseconds of a step of each variant, and the quartiles of its ratio to `none`."""
-    torch.compiler.reset()
     steps = {variant: stepper(method, variant, mode, options.device) for variant in VARIANTS}
-    for step in steps.values():
-        timed(step, WARM_UP)
-    rounds = [{variant: timed(step, options.steps) for variant, step in steps.items()} for _ in range(options.rounds)]
+    rounds = taken_in_turns(steps, options)
     ratios = {variant: [each[variant] / each["none"] for each in rounds] for variant in VARIANTS}
     ratios["statistics"] = [(each["analytic"] - each["affine"]) / each["none"] for each in rounds]
     return {
         "milliseconds": {name: rounded(1e3 * statistics.median(each[name] for each in rounds)) for name in VARIANTS},
         "ratio": {name: [rounded(x) for x in quartiles(ratios[name])] for name in COLUMNS},
     }
+
+
+def taken_in_turns(steps: Mapping[str, Callable[[], None]], options: argparse.Namespace) -> list[dict[str, float]]:
+    """Return the seconds of every step, for each round.
+
+    The steps share the compiler's memory of one function, which has few places: one that found none would run eagerly,
+    and is an error instead.
+    """
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        for step in steps.values():
+            timed(step, WARM_UP)
+        return [{name: timed(step, options.steps) for name, step in steps.items()} for _ in range(options.rounds)]
 
 
 class Affine(nn.Module):

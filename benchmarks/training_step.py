@@ -15,8 +15,7 @@ import argparse
 import statistics
 from typing import Any
 
-import torch
-from normalization import BATCH, WARM_UP, arguments, quartiles, record, rounded, shown, stepper, timed
+from normalization import BATCH, arguments, quartiles, record, rounded, shown, stepper, taken_in_turns
 
 from momentprop.markdown import table
 
@@ -46,11 +45,8 @@ def main() -> None:
 
 def measure(mode: str, options: argparse.Namespace) -> dict[str, Any]:
     """Measure the milliseconds of each step, and the quartiles of its ratio to the standard one."""
-    torch.compiler.reset()
     steps = {name: stepper(*choice, mode, options.device) for name, choice in STEPS.items()}
-    for step in steps.values():
-        timed(step, WARM_UP)
-    rounds = [{name: timed(step, options.steps) for name, step in steps.items()} for _ in range(options.rounds)]
+    rounds = taken_in_turns(steps, options)
     ratios = {name: quartiles([each[name] / each["standard"] for each in rounds]) for name in PRINTED}
     return {
         "milliseconds": {name: rounded(1e3 * statistics.median(each[name] for each in rounds)) for name in STEPS},

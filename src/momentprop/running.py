@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from momentprop.mode import Propagation, warn_of_draw
 from momentprop.randomness import Foreign
 from momentprop.recording import Recording
 from momentprop.torch_compat import pytrees as pytree
-from momentprop.torch_compat.modules import RunningNorm, is_of_torch
+from momentprop.torch_compat.modules import RunningNorm, are_of_torch
 from momentprop.torch_compat.replica import Replica
 from momentprop.undoing import leaves_no_trace, undo_at_the_end, undo_now
 from momentprop.values import Normal, Sample, Value
@@ -197,14 +197,19 @@ class Run:
         return sum(leaf.shape.numel() * leaf.dtype.itemsize for leaf in leaves if is_tensor(leaf))
 
     @functools.cached_property
+    def modules(self) -> list[nn.Module]:
+        """The modules of the model, which torch takes long to find."""
+        return list(self.model.modules()) if isinstance(self.model, nn.Module) else []
+
+    @functools.cached_property
     def is_of_torch(self) -> bool:
         """Whether all code of the model is torch's or ours, so that it draws no numbers from elsewhere."""
-        return self.then is None and isinstance(self.model, nn.Module) and is_of_torch(self.model)
+        return self.then is None and self.has_modules and are_of_torch(self.modules)
 
     @property
     def may_vectorize(self) -> bool:
         """Whether draws may be made at once: not where a module in training keeps running statistics."""
-        return may_vectorize(self.model)
+        return not _keep_running_statistics(self.modules)
 
 
 def is_tensor(x: Any) -> bool:
@@ -253,8 +258,11 @@ def _is_leaf(x: Any) -> bool:
 
 def may_vectorize(model: Callable[..., Any]) -> bool:
     """Return whether draws of a model may be made at once."""
-    modules = model.modules() if isinstance(model, nn.Module) else ()
-    return not any(module.training and getattr(module, "running_mean", None) is not None for module in modules)
+    return not isinstance(model, nn.Module) or not _keep_running_statistics(model.modules())
+
+
+def _keep_running_statistics(modules: Iterable[nn.Module]) -> bool:
+    return any(module.training and getattr(module, "running_mean", None) is not None for module in modules)
 
 
 class _Inputs:

@@ -8,7 +8,10 @@ import torch
 import momentprop
 from momentprop import CalibrationWarning, Normal, calibrate, calibrated, propagate
 from momentprop.calibration import corrections
+from momentprop.codegen import programs
 from tests.calibration.models import NEW, X
+from tests.codegen.conftest import building, folder, needs_compiler  # noqa: F401 (fixtures)
+from tests.dispatch.test_hot_path import operations
 from tests.networks import mlp
 
 # Levels and noise
@@ -85,13 +88,53 @@ def test_corrections_are_differentiable_and_zero_variance_stays_zero(features):
     assert nothing.grad.isfinite().all()
 
 
-def test_a_large_result_is_corrected_in_pieces_as_in_one(monkeypatch):
-    numbers = torch.randn(6, 5, 1, 1)
-    numbers[-2:] = torch.tensor([-2.0, 2.0])[:, None, None, None]
+SHAPES = {"image": (5, 1, 1), "tokens": (6,), "heads": (3, 1, 6), "one channel": (1, 1, 1), "pixel": (5, 1, 1)}
+RESULTS = {"image": (7, 5, 4, 6), "tokens": (7, 4, 6), "heads": (2, 3, 4, 6), "one channel": (2, 1, 4, 6)}
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", SHAPES)
+@pytest.mark.parametrize("features", ["all", "state", "variance"])
+def test_built_kernels_correct_as_formulas_do_forward_and_backward(features, case, building):  # noqa: F811
+    generator = torch.Generator().manual_seed(0)
+    shape, size = SHAPES[case], RESULTS.get(case, (7, 5, 1, 1))
+    rank = 2 if features == "all" and case in ("image", "tokens", "pixel") else 0
+    numbers = 0.3 * torch.randn(corrections.rows(features, rank), *shape, generator=generator)
+    count = corrections.rows(features, 0)
+    numbers[count - 2], numbers[count - 1] = -0.5, 0.5
+    loc, variance = torch.randn(size, generator=generator), torch.rand(size, generator=generator)
+    found = {}
+    for mode in ("eager", "wait"):
+        programs.set_mode(mode)
+        given = [numbers.clone().requires_grad_(), loc.clone().requires_grad_(), variance.clone().requires_grad_()]
+        result = corrections.corrected(features, *given)
+        found[mode] = [result, *torch.autograd.grad(result.sin().sum(), given, materialize_grads=True)]
+        with torch.no_grad():
+            assert torch.equal(corrections.corrected(features, *given), result)
+    assert not programs.failures()
+    torch.testing.assert_close(found["wait"], found["eager"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_moments_that_do_not_lie_in_rows_are_corrected_alike(rank):
+    numbers = 0.1 * torch.randn(corrections.rows("all", rank), 5, 1, 1)
+    numbers[4:6] = torch.tensor([-2.0, 2.0])[:, None, None, None]
     loc, variance = torch.randn(7, 5, 4, 4), torch.rand(7, 5, 4, 4)
-    whole = corrections.corrected("state", numbers, loc, variance)
-    monkeypatch.setattr(corrections, "_PIECE", 200)
-    assert torch.equal(corrections.corrected("state", numbers, loc, variance), whole)
+    wanted = corrections.corrected("all", numbers, loc, variance)
+    loc, variance = (part.contiguous(memory_format=torch.channels_last) for part in (loc, variance))
+    torch.testing.assert_close(corrections.corrected("all", numbers, loc, variance), wanted)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("rank", "count"), [(0, 7), (2, 22)])
+def test_a_correction_starts_few_operations(rank, count, building):  # noqa: F811
+    """Without a map they are views and one result, with one also a logarithm and two products of matrices."""
+    programs.set_mode("wait")
+    numbers = torch.randn(corrections.rows("all", rank), 5, 1, 1)
+    loc, variance = torch.randn(7, 5, 4, 4), torch.rand(7, 5, 4, 4)
+    with torch.no_grad():
+        corrections.corrected("all", numbers, loc, variance)
+        assert operations(lambda: corrections.corrected("all", numbers, loc, variance)) <= count
 
 
 def test_the_exponent_stays_in_the_range_of_the_fit(deep):

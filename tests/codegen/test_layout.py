@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from momentprop.codegen.layout import aligned, are_buildable, in_rows, is_dense, lies_as, rows_sharing
+from momentprop.codegen.layout import (
+    aligned,
+    are_buildable,
+    in_rows,
+    is_dense,
+    leading_shape,
+    lies_as,
+    repetition,
+    repetitions,
+)
 
 IMAGES = torch.arange(24.0).reshape(2, 3, 2, 2)
 LAST = IMAGES.contiguous(memory_format=torch.channels_last)
@@ -43,12 +52,47 @@ def test_tensors_lie_alike_only_with_all_in_common(other):
     assert not lies_as(IMAGES, other)
 
 
-@pytest.mark.parametrize("source", [torch.rand(2, 5, 1, 3), torch.rand(5, 2, 1, 3).transpose(0, 1)])
+LEADING = torch.Size((2, 5, 4))
+
+
+@pytest.mark.parametrize(
+    ("shape", "pattern"),
+    [
+        ((2, 5, 4, 3), (1, 0)),
+        ((2, 5, 1, 3), (4, 0)),
+        ((2, 1, 1, 3), (20, 0)),
+        ((5, 4, 3), (1, 20)),
+        ((5, 1, 3), (4, 5)),
+        ((4, 1), (1, 4)),
+        ((1,), (1, 1)),
+        ((1, 1, 1, 3), (1, 1)),
+        ((2, 1, 4, 3), None),
+    ],
+)
+def test_rows_repeat_in_a_pattern(shape, pattern):
+    source = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+    assert repetition(source.shape, LEADING) == pattern
+    found = in_rows(source, LEADING)
+    each, period = repetition(found.shape, LEADING)
+    rows = found.reshape(-1, shape[-1])
+    places = torch.arange(40) // each % (period or 40)
+    assert torch.equal(rows[places].reshape(*LEADING, shape[-1]), source.expand(*LEADING, shape[-1]))
+
+
+@pytest.mark.parametrize(
+    "source", [torch.rand(2, 5, 1, 3), torch.rand(5, 2, 1, 3).transpose(0, 1), torch.rand(5, 1, 3)]
+)
 def test_a_row_that_several_share_is_not_repeated(source):
-    found = in_rows(source, torch.Size((2, 5, 4)))
-    assert torch.equal(found, source.expand(2, 5, 4, 3))
-    assert rows_sharing(found) == 4
-    assert found.untyped_storage().nbytes() == source.untyped_storage().nbytes()
+    for given in (source, source.expand(2, 5, 4, 3)):
+        found = in_rows(given, LEADING)
+        assert torch.equal(found.expand(2, 5, 4, 3), source.expand(2, 5, 4, 3))
+        assert found.untyped_storage().nbytes() == source.untyped_storage().nbytes()
+
+
+def test_rows_of_several_tensors_broadcast_together():
+    shapes = [torch.Size(shape) for shape in ((2, 5, 4, 7), (5, 1, 7), (4, 1), (7,))]
+    assert leading_shape(*shapes[1:]) == (5, 4)
+    assert repetitions(*shapes) == (1, 0, 4, 5, 1, 4, 1, 1)
 
 
 @pytest.mark.usefixtures("building")

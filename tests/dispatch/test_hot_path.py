@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from momentprop import Normal
+from momentprop import Mean, Normal, propagate
 from momentprop.codegen import programs
 from tests.codegen.conftest import building, folder, needs_compiler  # noqa: F401 (fixtures)
 
@@ -24,7 +25,7 @@ _STATISTICS = (torch.zeros(3), torch.ones(3))
 OPERATIONS: dict[str, tuple[Callable[[Normal], Any], torch.Tensor, int, int]] = {
     "linear": (lambda x: F.linear(x, _WEIGHT, _BIAS), _X, 33, 5),
     "conv2d": (lambda x: F.conv2d(x, _FILTERS), _IMAGE, 33, 3),
-    "batch_norm": (lambda x: F.batch_norm(x, *_STATISTICS), _IMAGE, 81, 7),
+    "batch_norm": (lambda x: F.batch_norm(x, *_STATISTICS), _IMAGE, 82, 7),
     "add": (lambda x: x + 1.0, _X, 71, 2),
     "flatten": (lambda x: x.flatten(1), _IMAGE, 51, 2),
 }
@@ -58,7 +59,7 @@ class _Counter(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def _operations(run: Callable[[], Any]) -> int:
+def operations(run: Callable[[], Any]) -> int:
     """Return how many operations torch starts."""
     with _Counter() as counter:
         run()
@@ -67,11 +68,30 @@ def _operations(run: Callable[[], Any]) -> int:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_enters_few_frames_and_starts_few_operations(name: str) -> None:
-    operation, operand, frames, operations = OPERATIONS[name]
+    operation, operand, frames, started = OPERATIONS[name]
     x = Normal(operand, 0.1)
     with torch.no_grad():
         assert _frames(lambda: operation(x)) <= frames
-        assert _operations(lambda: operation(x)) <= operations
+        assert operations(lambda: operation(x)) <= started
+
+
+@pytest.mark.parametrize(("name", "frames"), [("linear", 14), ("conv2d", 14), ("add", 19), ("flatten", 19)])
+def test_a_mean_is_taken_through_an_operation_by_little_more_than_a_look_at_the_table(name: str, frames: int) -> None:
+    operation, operand, *_ = OPERATIONS[name]
+    x = Mean(operand)
+    with torch.no_grad():
+        assert _frames(lambda: operation(x)) <= frames
+        assert operations(lambda: operation(x)) == operations(lambda: operation(operand))
+
+
+def test_draws_in_one_batch_enter_few_frames_beside_those_of_the_model() -> None:
+    model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(3, 3), nn.LeakyReLU())))
+
+    def drawn() -> Any:
+        return propagate(model, _X, method="sample", input_variance=0.1, samples=8)
+
+    assert _frames(drawn) <= 480
+    assert operations(drawn) <= 12 + 35  # of the model; for the noise and the moments
 
 
 @needs_compiler
@@ -82,4 +102,4 @@ def test_so_does_a_built_kernel(building: None) -> None:  # noqa: F811
     with torch.no_grad():
         torch.relu(x)
         assert _frames(lambda: torch.relu(x)) <= 65
-        assert _operations(lambda: torch.relu(x)) == 2
+        assert operations(lambda: torch.relu(x)) == 2

@@ -66,6 +66,7 @@ def _saved(call: Callable[[], Any]) -> int:
         sizes[tensor.data_ptr()] = tensor.numel()
         return tensor
 
+    call()  # if kernels are built, now
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         call()
     return sum(sizes.values())

@@ -52,6 +52,14 @@ def written_out(query: Normal, key: Normal, value: Normal) -> Normal:
     return torch.softmax((query @ key.mT) * 0.3, -1) @ value
 
 
+def softmax(x: Normal, *_: Normal) -> Normal:
+    return torch.softmax(x, -1)
+
+
+def logsumexp(x: Normal, *_: Normal) -> Normal:
+    return torch.logsumexp(x, -1)
+
+
 MAPS = [layer_norm, rms_norm, F.scaled_dot_product_attention, causal, certain_queries, written_out]
 
 
@@ -77,6 +85,20 @@ def test_moments_and_derivatives_are_those_of_the_formula(function: Callable[...
     for ours, theirs in zip(found, wanted, strict=True):
         error = (ours.detach().cpu().double() - theirs).abs().max()
         assert error < 3e-6 * theirs.abs().max().clamp(min=1e-3)
+
+
+@pytest.mark.full  # building takes half a minute
+@pytest.mark.skipif(c_library.compiler() is None, reason="no C compiler")
+@pytest.mark.parametrize("function", [softmax, logsumexp])
+def test_so_are_those_of_a_race_in_double_precision(function: Callable[..., Normal], device: str) -> None:
+    """In single precision quadrature and formula cancel alike, but not to the same digits."""
+    if device == "cuda":
+        pytest.skip("float64 is not built for GPUs")
+    found = moments_and_slopes(function, given(device, torch.float64))
+    assert not programs.failures()
+    programs.set_mode("eager")
+    wanted = moments_and_slopes(function, given("cpu", torch.float64))
+    torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10)
 
 
 def test_second_derivatives_are_those_of_the_formula(device: str) -> None:
@@ -146,6 +168,27 @@ def test_tensors_that_broadcast_and_results_for_a_whole_row(device: str) -> None
     assert not programs.failures()
     for ours, theirs in zip(found, kernel(x, by_column, by_row), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_rows_that_repeat_are_read_again_and_their_gradients_are_summed(device: str) -> None:
+    """As the numbers of channels do in a batch of images."""
+
+    def kernel(x: Tensor, by_channel: Tensor, by_column: Tensor, by_head: Tensor) -> tuple[Tensor]:
+        return ((x * by_channel + by_column).sin() * by_head,)
+
+    shapes = ((2, 3, 4, 7), (3, 1, 1), (7,), (2, 1, 1, 7))
+    inputs = [torch.randn(shape, device=device, requires_grad=True) for shape in shapes]
+    (found,), (wanted,) = rows.along_rows(kernel, *inputs, results=(True,)), kernel(*inputs)
+    assert not programs.failures()
+    torch.testing.assert_close(found, wanted)
+    slopes = (torch.autograd.grad(result.cos().sum(), inputs) for result in (found, wanted))
+    torch.testing.assert_close(*slopes)
+
+
+def test_a_row_that_is_everywhere_the_same_fills_the_result(device: str) -> None:
+    x = torch.randn(7, device=device).expand(2, 3, 7)
+    (found,) = rows.along_rows(partial(_scaled, 3.5), x, results=(True,))
+    torch.testing.assert_close(found, 3.5 * x)
 
 
 def test_the_first_of_equal_entries_is_chosen(device: str) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import EagerAndRecordGraphs
 
-from momentprop import Joint, Mean, Normal, Sample, propagate, rules
-from momentprop.dispatch import Rule
+from momentprop import Joint, Mean, Normal, Sample, propagate, rule, rules
+from momentprop.dispatch import Rule, forget, rule_table
 from tests.cases import CASES
 from tests.examples import NOT_TRACED, REFUSED, Example, example
 from tests.networks import ConvNet, ResidualBlock, TransformerBlock, mlp, trained_looking
@@ -164,6 +165,38 @@ def test_propagate_compiles_with_dropout_from_a_plain_input() -> None:
     found, wanted = compile_whole(run)(x.loc), run(x.loc)
     assert bool((wanted.variance > 0).all())
     torch.testing.assert_close(tensors(found), tensors(wanted), **CLOSE)
+
+
+@pytest.mark.parametrize("covariance", [None, False])
+def test_code_is_compiled_once_whatever_other_operations_find_their_rules(covariance: bool | None) -> None:
+    """They fill caches, as the compiler itself does: code that read them would be compiled again and again."""
+    model, x = _network("mlp", training=True)
+    graphs = EagerAndRecordGraphs()
+
+    def run(x: Tensor) -> Any:
+        return model(Normal(x, 0.1)) if covariance is None else propagate(model, x, dropout=True, covariance=covariance)
+
+    compiled = torch.compile(run, fullgraph=True, backend=graphs)
+    rule_table._FOUND.clear()
+    rule_table._ORDERS.clear()
+    for function in (torch.abs, torch.relu, torch.sigmoid):
+        compiled(x.loc)
+        function(Normal(x.loc.detach(), 0.1))
+    assert len(graphs.graphs) == 1
+
+
+def test_code_is_compiled_again_for_a_new_rule() -> None:
+    def run(x: Tensor) -> Tensor:
+        return torch.frac(Normal(x, 0.1)).variance  # type: ignore[arg-type, attr-defined]
+
+    x = torch.zeros(2)
+    compiled = compile_whole(run)
+    try:
+        for factor in (2.0, 3.0):
+            rule("frac", on=Normal)(lambda input, factor=factor: input.of(input.loc, factor * input.variance))
+            assert compiled(x).tolist() == pytest.approx([0.1 * factor] * 2)
+    finally:
+        forget("frac", on=Normal)
 
 
 def test_in_place_operations_on_the_argument_are_seen_outside() -> None:

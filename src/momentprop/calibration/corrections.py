@@ -6,6 +6,7 @@ The exponent is kept within the range that it had in the fit, so that a unit unl
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -15,6 +16,8 @@ from momentprop.calibration.operations import Place
 from momentprop.correlation.layout import mixes
 from momentprop.dispatch import Call, where
 from momentprop.dispatch.context import Watcher
+from momentprop.kernels.built_rows import RowKernel
+from momentprop.kernels.rows import along_rows
 from momentprop.values import Independent, Uncertain, Value
 
 Features = Literal["all", "state", "variance", "channel"]
@@ -25,7 +28,6 @@ COUNT: dict[str, int] = {"all": 3, "state": 3, "variance": 1, "channel": 0}
 """The number of features of the unit, besides the constant."""
 
 _CLIP = 6.0
-_PIECE = 1 << 17  # elements
 _FLOOR = 1e-20  # least variance in the features, so that the derivatives of its logarithm and root stay finite
 
 
@@ -48,41 +50,78 @@ def of_units(features: Features, loc: Tensor, variance: Tensor) -> list[Tensor]:
 def corrected(features: Features, numbers: Tensor, loc: Tensor, variance: Tensor) -> Tensor:
     """The corrected variance, by the numbers of each channel: coefficients, range of the exponent, and map.
 
-    The numbers broadcast to the variance. A large result is computed in pieces that fit the processor's cache, since a
-    dozen passes over the whole would be slow.
+    The numbers broadcast to the variance.
     """
-    tracked = torch.is_grad_enabled() and (loc.requires_grad or variance.requires_grad)
-    whole = tracked or torch.compiler.is_compiling() or loc.device.type != "cpu" or numbers.ndim > loc.ndim
-    if whole or loc.numel() <= _PIECE:
-        return _corrected(features, numbers, loc, variance)
-    step = max(1, len(loc) * _PIECE // loc.numel())
-    pieces = zip(loc.split(step), variance.split(step), strict=True)
-    return torch.cat([_corrected(features, numbers, *piece) for piece in pieces])
-
-
-def _corrected(features: Features, numbers: Tensor, loc: Tensor, variance: Tensor) -> Tensor:
     if features == "channel":
         return variance * numbers[0].exp()
-    count = 1 + COUNT[features]
-    constant, slope, *more = numbers[:count].unbind(0)
-    low, high = numbers[count : count + 2].unbind(0)
-    floored = variance.clamp(min=_FLOOR)
-    log_variance = floored.log()
-    exponent = torch.addcmul(constant, slope, log_variance)
-    if more:
-        a = (loc * floored.rsqrt()).clamp(-_CLIP, _CLIP)
-        exponent = torch.addcmul(exponent, torch.addcmul(more[0], more[1], a), a)
-    if len(numbers) > count + 2:
-        down, up = numbers[count + 2 :].flatten(1).chunk(2)
-        exponent = exponent + mapped(down, up, log_variance, numbers.ndim - 1)
-    return variance * torch.clamp(exponent, low, high).exp()
+    shape, by_rows = variance.shape, _are_rows(loc, variance)
+    if by_rows:
+        numbers, loc, variance = _with_long_rows(numbers, loc, variance)
+    run = partial(along_rows, results=(True,)) if by_rows else _directly
+    count = rows(features, 0)
+    given = [variance, *numbers[:count].unbind(0)]
+    if len(numbers) > count:
+        down, up = numbers[count:].flatten(1).chunk(2)
+        (log_variance,) = run(_logarithm, variance)
+        given += [mapped(down, up, log_variance, numbers.ndim - 1), log_variance]
+    (found,) = run(_by_variance, *given) if features == "variance" else run(_by_state, loc, *given)
+    return found.reshape(shape)
+
+
+def _are_rows(loc: Tensor, variance: Tensor) -> bool:
+    """Whether kernels of rows read the moments as they lie; a compiler makes loops of its own."""
+    compiling = torch.compiler.is_compiling()
+    return not compiling and loc.ndim > 0 and loc.is_contiguous() and variance.is_contiguous()
+
+
+def _with_long_rows(numbers: Tensor, loc: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Make one dimension of the last ones, along which the numbers do not differ."""
+    sizes = numbers.shape[1:]
+    constant = next((k for k, size in enumerate(reversed(sizes)) if size != 1), len(sizes))
+    if constant < 2:
+        return numbers, loc, variance
+    return numbers.flatten(-constant), loc.flatten(-constant), variance.flatten(-constant)
+
+
+def _directly(kernel: RowKernel, *given: Tensor) -> Sequence[Tensor]:
+    return kernel(*given)  # type: ignore[no-any-return]
+
+
+def _logarithm(variance: Tensor) -> tuple[Tensor]:
+    return (variance.clamp(min=_FLOOR).log(),)
+
+
+def _by_variance(
+    variance: Tensor, constant: Tensor, slope: Tensor, low: Tensor, high: Tensor, *others: Tensor
+) -> tuple[Tensor]:
+    """The corrected variance; `others` are what other channels add to the exponent, and the logarithm it is made of."""
+    term, log_variance = others or (0.0, *_logarithm(variance))
+    exponent = constant + slope * log_variance + term
+    return (variance * torch.clamp(exponent, low, high).exp(),)
+
+
+def _by_state(
+    loc: Tensor,
+    variance: Tensor,
+    constant: Tensor,
+    slope: Tensor,
+    linear: Tensor,
+    square: Tensor,
+    *more: Tensor,
+) -> tuple[Tensor]:
+    """The corrected variance where the mean counts too."""
+    a = (loc * variance.clamp(min=_FLOOR).rsqrt()).clamp(-_CLIP, _CLIP)
+    return _by_variance(variance, constant + (linear + square * a) * a, slope, *more)
 
 
 def mapped(down: Tensor, up: Tensor, x: Tensor, channel: int) -> Tensor:
     """Apply a map of low rank, with parts of shape (rank, channels), to the dimension `channel` from the end."""
     if channel == 1:
         return (x @ down.T) @ up
-    return (up.T @ (down @ x.flatten(1 - channel))).reshape(x.shape)
+    rest = x.flatten(1 - channel)
+    items = rest.reshape(-1, *rest.shape[-2:])
+    few = torch.bmm(down.expand(len(items), -1, -1), items)
+    return torch.bmm(up.T.expand(len(items), -1, -1), few).reshape(x.shape)
 
 
 class Corrections(Watcher):
@@ -119,13 +158,14 @@ class Corrections(Watcher):
         """The result with its variance corrected by the numbers of the place."""
         assert self.numbers is not None
         count = rows(self.features, place.rank)
-        wide = torch.promote_types(result.dtype, torch.float32)
-        numbers = self.numbers[self.offset : self.offset + count * place.channels].to(result.device, wide)
+        numbers = self.numbers.narrow(0, self.offset, count * place.channels).reshape(count, *shape)
         self.offset += count * place.channels
-        variance = corrected(
-            self.features, numbers.reshape(count, *shape), result.loc.to(wide), result.variance.to(wide)
-        )
-        return result.of(result.loc, variance.to(result.dtype))
+        loc, variance = result.loc, result.variance
+        if numbers.dtype is loc.dtype and numbers.device == loc.device:
+            return result.of(loc, corrected(self.features, numbers, loc, variance))
+        wide = torch.promote_types(loc.dtype, torch.float32)
+        variance = corrected(self.features, numbers.to(loc.device, wide), loc.to(wide), variance.to(wide))
+        return result.of(loc, variance.to(loc.dtype))
 
     def finish(self) -> None:
         """Raise an error if operations are missing; if nothing was random, none was expected."""

@@ -36,6 +36,10 @@ computes with each a hundred times slower, also in the convolution that reads th
 
 FAST = """\
 #define INLINE static inline __attribute__((always_inline))
+INLINE int64_t row_of(int64_t row, int64_t each, int64_t period) {
+    row = each == 1 ? row : row / each;
+    return period == 0 ? row : row % period;
+}
 typedef union { float f; int32_t i; } bits;
 INLINE float power_of_2(int32_t n) { bits x = { .i = (n + 127) << 23 }; return x.f; }
 INLINE float exp_rest(float r) { /* (exp(r) - 1 - r) / r^2 */

@@ -18,7 +18,7 @@ from momentprop.codegen import cache, processes
 from momentprop.codegen.agreement import Check
 from momentprop.codegen.c_language import FAST, HEADER, TYPES
 from momentprop.codegen.formula import Formula, Unprintable
-from momentprop.codegen.layout import empty_rows, rows_sharing
+from momentprop.codegen.layout import empty_rows, repetitions
 from momentprop.codegen.printed_c import function_in_c
 from momentprop.codegen.printed_contraction import PRODUCT, room
 
@@ -126,7 +126,7 @@ def _callable(function: Any, formula: Formula) -> Call:
     function.argtypes = [ctypes.c_void_p] * (len(inputs) + len(outputs)) + [ctypes.c_int64, ctypes.c_int]
     function.restype = None
     if row is not None:
-        function.argtypes += [ctypes.c_int64] * len(inputs)
+        function.argtypes += [ctypes.c_int64] * (2 * len(inputs))
 
     def of_elements(*inputs: Tensor) -> list[Tensor]:
         made = [torch.empty_like(inputs[0]) for _ in outputs]
@@ -138,7 +138,7 @@ def _callable(function: Any, formula: Formula) -> Call:
         made = empty_rows(formula, inputs)
         count = made[0].shape[:-1].numel()
         pointers = [*[x.data_ptr() for x in inputs], *[y.data_ptr() for y in made]]
-        function(*pointers, count, _threads(count * (row or 1)), *map(rows_sharing, inputs))
+        function(*pointers, count, _threads(count * (row or 1)), *repetitions(*[x.shape for x in inputs]))
         return made
 
     return of_elements if row is None else of_rows

@@ -1,5 +1,7 @@
 """Which tensors a program may run over: those whose memory it can read from end to end."""
 
+import functools
+import math
 from collections.abc import Sequence
 
 import torch
@@ -49,19 +51,51 @@ def in_layout_of(first: Tensor, other: Tensor) -> Tensor:
     return torch.empty_like(first).copy_(other)
 
 
-def rows_sharing(tensor: Tensor) -> int:
-    """Return how many rows of a result share one row of a tensor that lies `in_rows`."""
-    return 1 if tensor.is_contiguous() else tensor.shape[-2]
+@functools.lru_cache(maxsize=4096)
+def leading_shape(*shapes: torch.Size) -> torch.Size:
+    """Return the dimensions before the last one that tensors of these shapes broadcast to; torch's function is slow."""
+    different = {shape[:-1] for shape in shapes}
+    return torch.broadcast_shapes(*different) if len(different) > 1 else different.pop()
+
+
+@functools.lru_cache(maxsize=4096)
+def repetition(shape: torch.Size, leading: torch.Size) -> tuple[int, int] | None:
+    """Return how the rows of a tensor repeat where it broadcasts to some leading dimensions.
+
+    The first number says how many rows in turn share one of the tensor, the second after how many of its rows it begins
+    again, or 0 if it does not. Without such a pattern the answer is None.
+    """
+    own = (1,) * (len(leading) + 1 - len(shape)) + shape[:-1]
+    different = [dim for dim, size in enumerate(own) if size > 1]
+    if not different:
+        return 1, 1
+    first, end = different[0], different[-1] + 1
+    if own[first:end] != leading[first:end]:
+        return None
+    return math.prod(leading[end:]), math.prod(own) if math.prod(leading[:first]) > 1 else 0
+
+
+@functools.lru_cache(maxsize=4096)
+def widths(*shapes: torch.Size) -> tuple[int, tuple[bool, ...]]:
+    """Return the length of the rows of some tensors, and whether each has an element for each one of a row."""
+    row = max(shape[-1] for shape in shapes)
+    return row, tuple(shape[-1] == row for shape in shapes)
+
+
+@functools.lru_cache(maxsize=4096)
+def repetitions(*shapes: torch.Size) -> tuple[int, ...]:
+    """Return both numbers of `repetition` for each of some tensors that lie `in_rows`, of which the first is whole."""
+    leading = shapes[0][:-1]
+    return tuple(number for shape in shapes for number in repetition(shape, leading) or ())
 
 
 def in_rows(tensor: Tensor, leading: torch.Size) -> Tensor:
-    """Return a tensor of some leading dimensions whose rows lie side by side, or are repeated along the last one."""
-    tensor = tensor.expand(*leading, tensor.shape[-1])
-    if tensor.is_contiguous():
-        return tensor
-    if tensor.stride(-2) == 0:
-        row = tensor.select(-2, 0)
-        return tensor if row.is_contiguous() else row.contiguous().unsqueeze(-2).expand_as(tensor)
+    """Return a tensor with its rows side by side, which repeats in a pattern as it broadcasts to leading dimensions."""
+    if not tensor.is_contiguous():
+        for dim, stride in enumerate(tensor.stride()[:-1]):
+            tensor = tensor if stride else tensor.narrow(dim, 0, 1)
+    if repetition(tensor.shape, leading) is None:
+        tensor = tensor.expand(*leading, tensor.shape[-1])
     return tensor.contiguous()
 
 

@@ -9,7 +9,10 @@ _REDUCTIONS = ("sum", "mean", "amax", "amin")
 
 def rows_in_c(formula: Formula) -> str:
     """Return a loop over rows, which threads share."""
-    lines = [given_row(formula, i, f"x{i} + row / e{i} * {width(formula, i)}") for i in range(len(formula.inputs))]
+    lines = [
+        given_row(formula, i, f"x{i} + row_of(row, e{i}, p{i}) * {width(formula, i)}")
+        for i in range(len(formula.inputs))
+    ]
     lines += [made_row(formula, k, f"y{k} + row * {width(formula, n)}") for k, n in enumerate(formula.outputs)]
     body = "\n".join(f"        {line}" for line in [*lines, *Row(formula).in_c("=")])
     return in_parallel("", f"for (int64_t row = 0; row < n; row++) {{\n{body}\n    }}")

@@ -66,13 +66,13 @@ _NEUTRAL = {"amax": 'float("-inf")', "amin": 'float("inf")'}
 def function_in_triton(name: str, formula: Formula) -> str:
     """Return a Triton function that takes the addresses of inputs and outputs, and the number of elements or rows.
 
-    Then come constants: how many rows of the result share one of each input, the rows of a program and the columns; or
-    the elements of a program, and whether they leave no rest.
+    Then come constants: for each input how its rows repeat (see `layout.repetition`), the rows of a program and the
+    columns; or the elements of a program, and whether they leave no rest.
     """
     count = len(formula.inputs)
     given = [*(f"x{i}" for i in range(count)), *(f"y{k}" for k in range(len(formula.outputs))), "n"]
     by_rows = formula.row is not None
-    constants = [*(f"E{i}" for i in range(count)), "ROWS", "BLOCK"] if by_rows else ["BLOCK", "EVEN"]
+    constants = [*(f"{x}{i}" for i in range(count) for x in "EP"), "ROWS", "BLOCK"] if by_rows else ["BLOCK", "EVEN"]
     head = ", ".join([*given, *(f"{constant}: tl.constexpr" for constant in constants)])
     names = {i: f"a{i}" for i in range(count)}
     lines = _loaded_rows(formula) if by_rows else _loaded_elements(formula)
@@ -123,7 +123,8 @@ def _loaded_rows(formula: Formula) -> list[str]:
         "mask = some & inside",
     ]
     for i, wide in enumerate(formula.inputs):
-        at, mask = (f"row // E{i} * {formula.row} + column", "mask") if wide else (f"row // E{i}", "some")
+        at, mask = (f"r{i} * {formula.row} + column", "mask") if wide else (f"r{i}", "some")
+        lines += [f"r{i} = row // E{i}", f"if P{i} > 0:", f"    r{i} = r{i} % P{i}"]
         lines.append(f"a{i} = tl.load(x{i} + {at}, mask={mask}, other=0.0)")
     return lines
 

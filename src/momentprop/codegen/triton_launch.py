@@ -14,7 +14,7 @@ from torch import Tensor
 from momentprop.codegen import cache
 from momentprop.codegen.agreement import Check
 from momentprop.codegen.formula import Formula, Unprintable
-from momentprop.codegen.layout import empty_rows, rows_sharing
+from momentprop.codegen.layout import empty_rows, repetitions
 from momentprop.codegen.printed_triton import HEADER, function_in_triton
 from momentprop.files import write_file
 
@@ -103,7 +103,8 @@ def _callable(function: Any, formula: Formula) -> Call:
     def of_rows(*inputs: Tensor) -> list[Tensor]:
         made = empty_rows(formula, inputs)
         count = made[0].shape[:-1].numel()
-        return launched(inputs, made, count, -(-count // rows), (*map(rows_sharing, inputs), rows, block))
+        repeated = repetitions(*[x.shape for x in inputs])
+        return launched(inputs, made, count, -(-count // rows), (*repeated, rows, block))
 
     def launched(
         inputs: Sequence[Tensor], made: list[Tensor], count: int, programs: int, constants: Any

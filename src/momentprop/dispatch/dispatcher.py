@@ -101,6 +101,8 @@ def dispatch(
             if value.requires_grad:
                 refuse_lost_gradients(values, where)
                 break
+    if not on.needs_rules and (context is None or context.watcher is None) and resolve(op, on, None) is None:
+        return on.without_rule(function, args, kwargs)
     operation = operation_named(op)
     ordered, named = args, kwargs
     if kwargs or op in WORDS:  # torch's words may not be those of the rules
@@ -215,7 +217,7 @@ def _run(call: Call, found: tuple[Callable[..., Any], bool], context: Context | 
 
 
 def _applied(call: Call, found: tuple[Callable[..., Any], bool]) -> Any:
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return _called(call, *found)
     try:
         return _called(call, *found)

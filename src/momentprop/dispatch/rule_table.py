@@ -26,6 +26,8 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from torch.compiler import is_dynamo_compiling
+
 from momentprop.dispatch.call import Call
 from momentprop.dispatch.kinds import Kind, Operation
 from momentprop.dispatch.operand import MissingRule, Operand
@@ -133,15 +135,21 @@ def order_of(on: type[Operand]) -> tuple[type[Operand], ...]:
 
     A type that needs no rules takes none from the base of all values: without a rule it acts as a tensor does.
     """
+    if is_dynamo_compiling():  # code that reads a cache is compiled again whenever the cache grows
+        return _order(on)
     if on not in _ORDERS:
-        bases = [base for base in on.__mro__ if issubclass(base, Operand)]
-        if not on.needs_rules:
-            bases = [base for base in bases if not base.needs_rules]
-        order = [bases[0]]
-        for base in bases:
-            order += [base, *base.borrows]
-        _ORDERS[on] = tuple(dict.fromkeys(order))
+        _ORDERS[on] = _order(on)
     return _ORDERS[on]
+
+
+def _order(on: type[Operand]) -> tuple[type[Operand], ...]:
+    bases = [base for base in on.__mro__ if issubclass(base, Operand)]
+    if not on.needs_rules:
+        bases = [base for base in bases if not base.needs_rules]
+    order = [bases[0]]
+    for base in bases:
+        order += [base, *base.borrows]
+    return tuple(dict.fromkeys(order))
 
 
 def find(op: str, on: type[Operand]) -> Callable[..., Any] | None:
@@ -154,6 +162,8 @@ def resolve(op: str, on: type[Operand], call: Call | None) -> tuple[Callable[...
     """Return the rule for a call, and whether it is the rule of a kind, which takes the call itself."""
     kind = None if call is None or not call.operation.declared else call.operation.kind_of(call)
     key = op, on, kind
+    if is_dynamo_compiling():  # see `order_of`
+        return _searched(*key)
     found = _FOUND.get(key, _NEW)
     if found is _NEW:
         found = _FOUND[key] = _searched(*key)

@@ -23,9 +23,9 @@ def _folded(value: Folded) -> Tensor:
 def pointwise(step: Step) -> Any:
     """Run a function of elements that lie at one place, which tensors of other shapes are broadcast to."""
     values, first = step.values, step.values[0].folded
-    if len(values) == 1 and values[0] is step.args[0] and not step.kwargs and len(step.args) == 1:
-        return step.function(first)
     plain = [x for x in (*step.args, *step.kwargs.values()) if isinstance(x, Tensor)]
+    if not plain and len(values) == 1 and values[0] is step.args[0]:
+        return step.on(first)
     rank = max(x.ndim for x in (*(value.folded for value in values), *plain))
     fits = all(x.folded.ndim == rank and x.folded.shape[0] == first.shape[0] for x in values[1:])
     if first.ndim == rank and fits and all(x.ndim < rank or x.shape[0] == 1 for x in plain):

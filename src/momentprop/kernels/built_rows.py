@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from momentprop.codegen.identity import identity_of
-from momentprop.codegen.layout import in_rows
+from momentprop.codegen.layout import in_rows, widths
 from momentprop.codegen.programs import Functions, Program, program_for
 from momentprop.kernels.fuse import gradients, is_transformed, pullback
 
@@ -43,8 +43,7 @@ def _functions_of_pullback(kernel: RowKernel, wide: tuple[bool, ...], results: t
 
 def _program_of_pullback(kernel: RowKernel, inputs: Sequence[Tensor], results: tuple[bool, ...]) -> Program | None:
     """Return the program of the derivative of a kernel that has one, and of the derivative of that in turn."""
-    row = max(x.shape[-1] for x in inputs)
-    wide = tuple(x.shape[-1] == row for x in inputs)
+    row, wide = widths(*[x.shape for x in inputs])
     key = ("pullback", identity_of(kernel), wide)
     return program_for(key, inputs, partial(_functions_of_pullback, kernel, wide, results), row)
 
@@ -70,7 +69,8 @@ class BuiltRows(torch.autograd.Function):
         if is_transformed(grads):  # many gradients at once
             pull = pullback(lambda *given: tuple(ctx.kernel(*given)[:count]), *inputs)[1]
             return None, None, None, *pull(grads)
-        return None, None, None, *ctx.program.backward(*inputs, *(in_rows(grad, grad.shape[:-1]) for grad in grads))
+        found = ctx.program.backward(*inputs, *(in_rows(grad, grad.shape[:-1]) for grad in grads))
+        return None, None, None, *_summed(found, inputs)
 
 
 def _pulled_twice(
@@ -100,7 +100,7 @@ class _Pulled(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.program, ctx.kernel, ctx.inputs = program, kernel, inputs
         ctx.save_for_backward(*grads)
-        return tuple(program.forward(*inputs, *grads))
+        return _summed(program.forward(*inputs, *grads), inputs)
 
     @staticmethod
     def backward(ctx: Any, *tangents: Tensor) -> tuple[Tensor | None, ...]:
@@ -131,3 +131,8 @@ class _Curved(torch.autograd.Function):
             fixed = grads if again else [grad.detach() for grad in grads]
             pulled = gradients(ctx.kernel(*given)[: len(grads)], given, fixed, again=True)
         return None, None, *gradients(pulled, given, tangents, again)
+
+
+def _summed(gradients: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return the gradients by inputs whose rows repeat, from those by all their rows."""
+    return tuple(total.sum_to_size(x.shape) for total, x in zip(gradients, inputs, strict=True))

@@ -77,17 +77,17 @@ def differentiable(
     elementwise: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Run any kernel, elementwise or not, so that few tensors are saved for its derivatives."""
-    compiling = torch.compiler.is_compiling()
     if elementwise:
         program = _program(kernel, plain, noisy, inputs)
         if program is not None:
             return _run(program, _Source(kernel, plain, noisy), aligned(inputs))
+    compiling = torch.compiler.is_compiling()
     certain = None
     if plain is not None:
         with torch.no_grad():  # not inside the autograd function: `plain` may hold tensors under a transform
             certain = plain(inputs[0].detach())
         kernel = _at_finite_means(kernel)
-    differentiated = _requires_grad(inputs)
+    differentiated = requires_grad(inputs)
     scripted = not compiling and scripting()
     if not compiling and (differentiated or is_transformed(inputs)) and not scripted:
         return _Fused.apply(kernel, certain, noisy, *inputs)[:2]  # type: ignore[no-untyped-call, no-any-return]
@@ -203,7 +203,7 @@ def _is_plainly_exact(plain: Callable[[Tensor], Tensor]) -> bool:
 
 def _run(program: Program, source: _Source, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     """Run a program, so that it can be differentiated."""
-    if _requires_grad(inputs):
+    if requires_grad(inputs):
         return _Built.apply(program, source, *inputs)  # type: ignore[no-untyped-call, no-any-return]
     return _outputs_of(program, source, inputs)
 
@@ -245,7 +245,8 @@ class _Built(torch.autograd.Function):
         return None, None, *program.backward(*aligned((*inputs, *grads)))
 
 
-def _requires_grad(inputs: tuple[Tensor, ...]) -> bool:
+def requires_grad(inputs: Sequence[Tensor]) -> bool:
+    """Return whether what is computed from tensors will be differentiated."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
 

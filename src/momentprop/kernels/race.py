@@ -20,6 +20,7 @@ from torch import Tensor
 from momentprop.distributions import EULER
 from momentprop.kernels.fuse import Moments, Partials, differentiable
 from momentprop.kernels.nodes import GUMBEL, HERMITE, SQRT_2, SQRT_2PI, Nodes
+from momentprop.kernels.rows import along_rows
 from momentprop.kernels.stretch import Stretch, stretch
 from momentprop.kernels.sums import total
 from momentprop.kernels.tails import erfc, standardize
@@ -64,7 +65,8 @@ class Runner(NamedTuple):
 
 def finish(gap: Tensor, variance: Tensor, order: int = 0, precision: Precision = COARSE) -> Any:
     r"""$\log A_k$ and $\log A_{k+1}$ for the given order $k$, 0 or 1, elementwise in $m$ and $v$."""
-    return differentiable(partial(_logarithms, order=order, precision=precision), gap, variance)
+    kernel = partial(_logarithms, order=order, precision=precision)
+    return differentiable(kernel, gap, variance, elementwise=True)
 
 
 def _logarithms(gap: Tensor, variance: Tensor, order: int, precision: Precision = COARSE) -> Moments:
@@ -184,13 +186,13 @@ def tracked(mean: Tensor, variance: Tensor, depth: float, rest: float) -> tuple[
     standard deviations to the right of the left end, where the nodes are densest.
     """
     mean, variance = mean.detach(), variance.detach()
-    low, high = _interval(mean, variance, depth, rest)
+    low, high = along_rows(partial(_interval, depth, rest), mean, variance, results=(False, False))
     spread = (variance + 1.2).sqrt()
     narrowest = torch.where(mean + 3.5 * spread > low, spread, high - low).amin(-1, keepdim=True)
     return low, stretch(high - low, 3.5 * narrowest, narrowest, sharp=1.5, even=30.0)
 
 
-def _interval(mean: Tensor, variance: Tensor, depth: float, rest: float) -> tuple[Tensor, Tensor]:
+def _interval(depth: float, rest: float, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     left = (variance + 0.6).sqrt()
     right = (variance + math.pi**2 / 6).sqrt()
     middle = mean + EULER  # the mean of the noise

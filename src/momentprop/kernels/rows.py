@@ -5,7 +5,7 @@ program it runs as it is written, on tensors that broadcast.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,10 +13,10 @@ from torch import Tensor
 from momentprop.codegen.contraction import contracted, of_factors
 from momentprop.codegen.formula import Unprintable, record
 from momentprop.codegen.identity import Unidentified, identity_of
-from momentprop.codegen.layout import in_rows
+from momentprop.codegen.layout import in_rows, leading_shape, widths
 from momentprop.codegen.programs import Functions, Program, program_for
 from momentprop.kernels.built_rows import BuiltRows, RowKernel, functions_of
-from momentprop.kernels.fuse import may_be_built
+from momentprop.kernels.fuse import may_be_built, requires_grad
 from momentprop.kernels.operators import is_traced, operated, registered
 from momentprop.torch_compat.dynamo import constant
 
@@ -40,10 +40,14 @@ def along_rows(
     program = _program(kernel, inputs, results)
     if program is None:
         return (otherwise or kernel)(*inputs)  # type: ignore[no-any-return]
-    shape = _common(x.shape[:-1] for x in inputs)
-    leading = shape if shape else torch.Size((1,))
-    found = BuiltRows.apply(program, kernel, tuple(results), *(in_rows(x, leading) for x in inputs))  # type: ignore[no-untyped-call]
-    return found if shape else [x[0] for x in found]
+    leading = leading_shape(*[x.shape for x in inputs])
+    first, *others = inputs
+    if first.shape[:-1] != leading:
+        first = first.expand(*leading, first.shape[-1])
+    arranged = [first.contiguous(), *(in_rows(x, leading) for x in others)]
+    if requires_grad(inputs):
+        return BuiltRows.apply(program, kernel, tuple(results), *arranged)  # type: ignore[no-untyped-call, no-any-return]
+    return program.forward(*arranged)
 
 
 def along_contraction(kernel: RowKernel, weights: Tensor, left: Tensor, right: Tensor, *others: Tensor) -> Tensor:
@@ -60,10 +64,12 @@ def along_contraction(kernel: RowKernel, weights: Tensor, left: Tensor, right: T
         program = _program_of(kernel, (*factors, *others), row, functions)
     if program is None:
         return along_rows(kernel, contracted(*factors), *others, results=(False,))[0]
-    lanes = _common((*(x.shape[:-2] for x in factors), *(x.shape[:-3] for x in others)))
+    lanes = leading_shape(*(x.shape[:-1] for x in factors), *(x.shape[:-2] for x in others))
     given = [x.expand(*lanes, *x.shape[-2:]).contiguous() for x in factors]
     given += [x.expand(*lanes, weights.shape[-2], *x.shape[-2:]).contiguous() for x in others]
-    return BuiltRows.apply(program, of_factors(kernel), None, *given)[0]  # type: ignore[no-untyped-call, no-any-return]
+    if requires_grad((*factors, *others)):
+        return BuiltRows.apply(program, of_factors(kernel), None, *given)[0]  # type: ignore[no-untyped-call, no-any-return]
+    return program.forward(*given)[0]
 
 
 @constant
@@ -79,13 +85,12 @@ def _operator(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ..
 def _program(kernel: RowKernel, inputs: Sequence[Tensor], results: Sequence[bool]) -> Program | None:
     if not may_be_built(inputs):
         return None
-    row = max(x.shape[-1] for x in inputs)
-    wide = tuple(x.shape[-1] == row for x in inputs)
+    row, wide = widths(*[x.shape for x in inputs])
     return _program_of(kernel, inputs, row, functions_of(kernel, wide, tuple(results)))
 
 
 def _program_of(kernel: RowKernel, inputs: Sequence[Tensor], row: int, functions: Functions) -> Program | None:
-    if row == 1 or any(x.dtype is not inputs[0].dtype or x.device != inputs[0].device for x in inputs):
+    if row == 1 or len({(x.dtype, x.device) for x in inputs}) > 1:
         return None
     try:
         known = identity_of(kernel)
@@ -98,9 +103,3 @@ def _program_of(kernel: RowKernel, inputs: Sequence[Tensor], row: int, functions
         _LENGTHS[key] += 1
         _KNOWN.add((key, row))
     return program_for(key, inputs, lambda: functions, row)
-
-
-def _common(shapes: Iterable[torch.Size]) -> torch.Size:
-    """Return the shape that others broadcast to, at once where there is but one: torch's own function is slow."""
-    different = set(shapes)
-    return torch.broadcast_shapes(*different) if len(different) > 1 else different.pop()

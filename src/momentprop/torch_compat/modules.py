@@ -7,7 +7,7 @@ and `double` all end in `_apply`, where a layer can move tensors that are neithe
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor, nn
@@ -62,11 +62,11 @@ _GLOBAL_HOOKS = [
 _OWN_CODE = ("transformer", "lazy", "_functions")  # modules of torch that call functions which they are given
 
 
-def is_of_torch(model: nn.Module) -> bool:
-    """Return whether a model is made of modules of torch and of this library alone, and calls no other code."""
+def are_of_torch(modules: Iterable[nn.Module]) -> bool:
+    """Return whether modules are those of torch and of this library alone, and call no other code."""
     if any(_GLOBAL_HOOKS):
         return False
-    for module in model.modules():
+    for module in modules:
         kind: Any = type(module)
         ours = _origin(kind)
         if not ours or hooks_before(module) or hooks_after(module) or "forward" in vars(module):

@@ -26,7 +26,8 @@ class Certain(Value):
     @classmethod
     def without_rule(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Apply the operation to `loc` and wrap the tensors that come out."""
-        result = function(*(_unwrap(a) for a in args), **{name: _unwrap(a) for name, a in kwargs.items()})
+        given = [x if isinstance(x, Tensor) else _unwrap(x) for x in args]
+        result = function(*given, **{name: _unwrap(x) for name, x in kwargs.items()}) if kwargs else function(*given)
         return cls._wrap(result)
 
     @classmethod

@@ -2,7 +2,6 @@
 
 from statistics import NormalDist
 
-import torch
 from torch import Tensor
 
 from momentprop.values.base import Value
@@ -17,8 +16,8 @@ class Uncertain(Value):
     @property
     def stddev(self) -> Tensor:
         """The standard deviation; its gradient is zero, not infinite, where the variance is zero."""
-        uncertain = self.variance > 0
-        return torch.where(uncertain, torch.where(uncertain, self.variance, 1.0).sqrt(), 0.0)
+        certain = self.variance <= 0
+        return self.variance.masked_fill(certain, 1.0).sqrt().masked_fill(certain, 0.0)
 
     def interval(self, p: float = 0.95) -> tuple[Tensor, Tensor]:
         """Return the lower and the upper end of the central interval that contains a unit with probability `p`.

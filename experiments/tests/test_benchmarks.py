@@ -1,5 +1,6 @@
 """The scripts in `benchmarks/`: each adds its measurements to a file of results."""
 
+import argparse
 import importlib
 import importlib.util
 import json
@@ -75,7 +76,7 @@ def test_the_benchmark_of_a_step_has_the_papers_ratios(tmp_path, monkeypatch, ca
     spec.loader.exec_module(benchmark)
     chosen, times = [], iter([1.0] * 4 + [2.0, 3.0, 5.0, 9.0] * 2)
     monkeypatch.setattr(benchmark, "stepper", lambda *choice: chosen.append(choice))
-    monkeypatch.setattr(benchmark, "timed", lambda step, steps: next(times))
+    monkeypatch.setattr("normalization.timed", lambda step, steps: next(times))
     arguments = ["x", "--device", "cpu", "--modes", "compiled", "--rounds", "2", "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", arguments)
     benchmark.main()
@@ -95,6 +96,13 @@ def test_the_benchmark_of_a_step_has_the_papers_ratios(tmp_path, monkeypatch, ca
 def load(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     return importlib.import_module
+
+
+def test_a_step_that_the_compiler_gives_up_is_an_error_and_not_measured_eagerly(load):
+    compiled = torch.compile(lambda x, how: x * len(how), backend="eager")
+    steps = {"changing": lambda: [compiled(torch.ones(2), "x" * number) for number in range(20)]}
+    with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
+        load("normalization").taken_in_turns(steps, argparse.Namespace(steps=1, rounds=1))
 
 
 def test_speed_adds_its_groups_to_the_table_of_a_device(load, tmp_path, monkeypatch, capsys):

@@ -36,13 +36,13 @@ every_built_case = pytest.mark.parametrize(
 def built(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> list[None]:
     """Let kernels be built, in a folder of the tests; one entry for every run of one."""
     runs: list[None] = []
-    run = fuse._run
+    run = fuse.run_built
 
     def counting(*given: object) -> tuple[Tensor, Tensor]:
         runs.append(None)
         return run(*given)
 
-    monkeypatch.setattr(fuse, "_run", counting)
+    monkeypatch.setattr(fuse, "run_built", counting)
     monkeypatch.setenv("MOMENTPROP_CACHE", str(tmp_path_factory.getbasetemp() / "kernels"))
     before = programs.mode()
     programs.set_mode("wait")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from momentprop import Normal, joint_outputs, propagate
 from momentprop.codegen import programs
 from momentprop.correlation.draws import Draws
-from momentprop.kernels import attention, fuse
+from momentprop.kernels import attention, autograd
 
 OUTPUTS = 5
 
@@ -50,8 +50,8 @@ def _sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_the_derivative_of_an_elementwise_kernel_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
-    backward = fuse._Fused.backward
-    monkeypatch.setattr(fuse._Fused, "backward", staticmethod(lambda *args: runs.append(1) or backward(*args)))
+    backward = autograd.Fused.backward
+    monkeypatch.setattr(autograd.Fused, "backward", staticmethod(lambda *args: runs.append(1) or backward(*args)))
     propagate(_network(), _inputs(), input_variance=0.1).covariance  # noqa: B018
     assert len(runs) == 2  # one for each activation, whatever the number of outputs
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
-from momentprop.kernels.fuse import Moments, differentiable, fused
+from momentprop.kernels.fuse import differentiable, fused
+from momentprop.kernels.moments import Moments
 
 
 def lognormal(mean, variance):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.constants import constant
-from momentprop.kernels.fuse import Moments
+from momentprop.kernels.moments import Moments
 from momentprop.kernels.nodes import LEGENDRE
 from momentprop.kernels.tails import cdf
 

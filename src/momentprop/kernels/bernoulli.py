@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.clip import clip
-from momentprop.kernels.fuse import Kernel, Moments, Partials
+from momentprop.kernels.moments import Kernel, Moments, Partials
 from momentprop.kernels.quadrature import quadrature
 from momentprop.kernels.tails import cdf, expectation_below_zero, standardize
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from momentprop.codegen.identity import identity_of
 from momentprop.codegen.layout import in_rows, widths
 from momentprop.codegen.programs import Functions, Program, program_for
-from momentprop.kernels.fuse import gradients, is_transformed, pullback
+from momentprop.kernels.derivatives import gradients, is_transformed, pullback
 
 RowKernel = Callable[..., Any]  # a sequence of tensors, or `Moments`, of which the partial derivatives are left out
 

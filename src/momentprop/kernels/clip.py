@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.compose import chosen
-from momentprop.kernels.fuse import Moments, Partials
+from momentprop.kernels.moments import Moments, Partials
 from momentprop.kernels.nodes import LEGENDRE
 from momentprop.kernels.tails import cdf, density, standardize, tail
 

@@ -3,7 +3,7 @@ r"""Kernels made from kernels: a change of units, a mirror, and a choice between
 import torch
 from torch import Tensor
 
-from momentprop.kernels.fuse import Kernel, Moments, Partials
+from momentprop.kernels.moments import Kernel, Moments, Partials
 
 
 def rescaled(kernel: Kernel, *, inner: float = 1.0, shift: float = 0.0, outer: float = 1.0) -> Kernel:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from momentprop.distributions import LOGISTIC_VARIANCE
-from momentprop.kernels.fuse import Kernel, Moments, differentiable
+from momentprop.kernels.fuse import differentiable
+from momentprop.kernels.moments import Kernel, Moments
 
 Score = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 r"""Maps means, weights, variances and the indices of some classes to their $\log q$, up to a common constant."""

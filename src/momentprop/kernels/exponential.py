@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from momentprop.kernels.fuse import Moments, Partials
+from momentprop.kernels.moments import Moments, Partials
 from momentprop.kernels.tails import Tail, expectation_below_zero, standardize, tail
 
 _TERMS = 10  # of the series for small deviations

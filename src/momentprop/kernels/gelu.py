@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.compose import chosen
-from momentprop.kernels.fuse import Moments, Partials
 from momentprop.kernels.gated import GELU_TANH
+from momentprop.kernels.moments import Moments, Partials
 from momentprop.kernels.nodes import CORRELATIONS, HERMITE, REMAINDERS
 from momentprop.kernels.operators import operator
 from momentprop.kernels.smooth_rectifier import rectifier_and_remainder, smooth_rectifier

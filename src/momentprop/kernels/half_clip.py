@@ -2,8 +2,8 @@ r"""Moments of a variable clipped to a half-line."""
 
 from torch import Tensor
 
-from momentprop.kernels.fuse import Moments, Partials
 from momentprop.kernels.hinge import hinge
+from momentprop.kernels.moments import Moments, Partials
 
 
 def raised(mean: Tensor, variance: Tensor, floor: float | Tensor) -> Moments:

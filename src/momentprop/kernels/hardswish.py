@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.compose import chosen
-from momentprop.kernels.fuse import Moments, Partials
+from momentprop.kernels.moments import Moments, Partials
 from momentprop.kernels.nodes import REMAINDERS
 from momentprop.kernels.operators import operator
 from momentprop.kernels.smooth_rectifier import rectifier_and_remainder

@@ -3,7 +3,7 @@ r"""A function with one threshold: constant below it, the input plus a constant 
 import torch
 from torch import Tensor
 
-from momentprop.kernels.fuse import Moments, Partials
+from momentprop.kernels.moments import Moments, Partials
 from momentprop.kernels.tails import standardize, tail
 
 

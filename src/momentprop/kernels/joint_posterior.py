@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from momentprop.distributions import LOGISTIC_VARIANCE
-from momentprop.kernels.fuse import refuse_forward_over_forward
+from momentprop.kernels.derivatives import refuse_forward_over_forward
 from momentprop.torch_compat.dynamo import constant
 from momentprop.torch_compat.export import scripting
 from momentprop.torch_compat.functorch import is_wrapped

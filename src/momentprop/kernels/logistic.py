@@ -11,7 +11,7 @@ from math import comb
 import torch
 from torch import Tensor
 
-from momentprop.kernels.fuse import Moments, Partials
+from momentprop.kernels.moments import Moments, Partials
 from momentprop.kernels.nodes import SQRT_2, SQRT_2PI
 from momentprop.kernels.sums import total
 from momentprop.kernels.tails import erfc

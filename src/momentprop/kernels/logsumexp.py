@@ -14,7 +14,7 @@ from torch import Tensor
 
 from momentprop.distributions import EULER
 from momentprop.kernels.constants import constant
-from momentprop.kernels.fuse import Moments
+from momentprop.kernels.moments import Moments
 from momentprop.kernels.nodes import LEGENDRE
 from momentprop.kernels.race import FINE, finish, tracked
 from momentprop.kernels.softmax import present, step

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from momentprop.kernels.fuse import Moments
+from momentprop.kernels.moments import Moments
 from momentprop.kernels.nodes import LEGENDRE, SQRT_2
 from momentprop.kernels.stretch import Stretch, stretch
 from momentprop.kernels.tails import erfc, tail

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from momentprop.kernels.fuse import Moments
+from momentprop.kernels.moments import Moments
 from momentprop.kernels.polynomial import polynomial
 from momentprop.kernels.sums import total
 

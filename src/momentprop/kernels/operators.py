@@ -15,7 +15,9 @@ from torch import Tensor
 
 from momentprop.codegen.c_library import compiler
 from momentprop.codegen.programs import mode
-from momentprop.kernels.fuse import Kernel, Moments, differentiable, gradients
+from momentprop.kernels.derivatives import gradients
+from momentprop.kernels.fuse import differentiable
+from momentprop.kernels.moments import Kernel, Moments
 from momentprop.torch_compat.dynamo import constant
 from momentprop.torch_compat.export import exporting
 from momentprop.torch_compat.functorch import is_forward_mode, is_transforming

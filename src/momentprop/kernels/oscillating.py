@@ -5,7 +5,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from momentprop.kernels.fuse import Kernel, Moments
+from momentprop.kernels.moments import Kernel, Moments
 from momentprop.kernels.quadrature import Function, quadrature
 from momentprop.torch_compat.functorch import is_wrapped
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from momentprop.kernels.fuse import Moments
+from momentprop.kernels.moments import Moments
 
 
 def integer_power(mean: Tensor, variance: Tensor, n: int) -> Moments:

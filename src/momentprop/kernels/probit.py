@@ -3,7 +3,7 @@ r"""The normal distribution function $\Phi$ of a normal variable."""
 import torch
 from torch import Tensor
 
-from momentprop.kernels.fuse import Moments, Partials
+from momentprop.kernels.moments import Moments, Partials
 from momentprop.kernels.nodes import LEGENDRE, SQRT_2
 from momentprop.kernels.sums import total
 from momentprop.kernels.tails import cdf, density

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.constants import constant
-from momentprop.kernels.fuse import Kernel, Moments, Partials, pullback
+from momentprop.kernels.derivatives import pullback
+from momentprop.kernels.moments import Kernel, Moments, Partials
 from momentprop.kernels.nodes import LEGENDRE
 from momentprop.kernels.slope import slope
 from momentprop.kernels.tails import density, standardize

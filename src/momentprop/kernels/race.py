@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from momentprop.distributions import EULER
-from momentprop.kernels.fuse import Moments, Partials, differentiable
+from momentprop.kernels.fuse import differentiable
+from momentprop.kernels.moments import Moments, Partials
 from momentprop.kernels.nodes import GUMBEL, HERMITE, SQRT_2, SQRT_2PI, Nodes
 from momentprop.kernels.rows import along_rows
 from momentprop.kernels.stretch import Stretch, stretch

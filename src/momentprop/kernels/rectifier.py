@@ -3,7 +3,7 @@ r"""Moments of piecewise linear units with one kink at zero."""
 import torch
 from torch import Tensor
 
-from momentprop.kernels.fuse import Moments, Partials
+from momentprop.kernels.moments import Moments, Partials
 from momentprop.kernels.tails import standardize, tail
 
 

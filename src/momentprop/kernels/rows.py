@@ -15,8 +15,9 @@ from momentprop.codegen.formula import Unprintable, record
 from momentprop.codegen.identity import Unidentified, identity_of
 from momentprop.codegen.layout import in_rows, leading_shape, widths
 from momentprop.codegen.programs import Functions, Program, program_for
+from momentprop.kernels.built import may_be_built
 from momentprop.kernels.built_rows import BuiltRows, RowKernel, functions_of
-from momentprop.kernels.fuse import may_be_built, requires_grad
+from momentprop.kernels.derivatives import requires_grad
 from momentprop.kernels.operators import is_traced, operated, registered
 from momentprop.torch_compat.dynamo import constant
 

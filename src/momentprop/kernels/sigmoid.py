@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.compose import chosen, rescaled
-from momentprop.kernels.fuse import Moments, Partials
 from momentprop.kernels.hermite import Change, Local, centred
 from momentprop.kernels.logistic import logistic_expectations, logistic_jump
+from momentprop.kernels.moments import Moments, Partials
 from momentprop.kernels.nodes import HERMITE
 
 _REACH = 0.9**2  # the variance up to which quadrature about the mean is the better method

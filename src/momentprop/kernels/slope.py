@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from momentprop.kernels.fuse import pullback
+from momentprop.kernels.derivatives import pullback
 from momentprop.torch_compat.export import exporting
 
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.compose import chosen
-from momentprop.kernels.fuse import Moments, Partials
 from momentprop.kernels.hermite import Local, centred
 from momentprop.kernels.hinge import hinge
+from momentprop.kernels.moments import Moments, Partials
 from momentprop.kernels.nodes import SQRT_2PI, Nodes, Remainder
 from momentprop.kernels.sums import total
 

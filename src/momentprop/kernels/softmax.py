@@ -12,8 +12,8 @@ from torch import Tensor
 
 from momentprop.codegen.formula import recording
 from momentprop.distributions import LOGISTIC_VARIANCE
-from momentprop.kernels.fuse import Moments
 from momentprop.kernels.logistic import logistic_expectations
+from momentprop.kernels.moments import Moments
 from momentprop.kernels.race import course, finish
 
 _MASKED = -1e30  # the logarithm of the density of a runner that does not run

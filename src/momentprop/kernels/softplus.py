@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop.kernels.fuse import Moments
 from momentprop.kernels.gated import MISH, SILU
 from momentprop.kernels.hermite import Change, Local
+from momentprop.kernels.moments import Moments
 from momentprop.kernels.nodes import HERMITE, REMAINDERS
 from momentprop.kernels.operators import operator
 from momentprop.kernels.smooth_rectifier import smooth_rectifier

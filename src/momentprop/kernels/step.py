@@ -3,7 +3,7 @@ r"""Moments of hard thresholds: the Heaviside step and the sign."""
 import torch
 from torch import Tensor
 
-from momentprop.kernels.fuse import Kernel, Moments, Partials
+from momentprop.kernels.moments import Kernel, Moments, Partials
 from momentprop.kernels.tails import standardize, tail
 
 

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from momentprop.kernels.fuse import Kernel, Moments, Partials
+from momentprop.kernels.moments import Kernel, Moments, Partials
 
 
 def leaky_rectifier(slope: float) -> Kernel:

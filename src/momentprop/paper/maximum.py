@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from momentprop.distributions import LOGISTIC_VARIANCE
-from momentprop.kernels.fuse import Moments
 from momentprop.kernels.maximum import compare, larger
+from momentprop.kernels.moments import Moments
 from momentprop.kernels.tails import density
 from momentprop.paper.rectifier import rectified_variance_fitted
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from momentprop.distributions import LOGISTIC_VARIANCE
-from momentprop.kernels.fuse import Moments, differentiable
+from momentprop.kernels.fuse import differentiable
+from momentprop.kernels.moments import Moments
 from momentprop.kernels.nodes import SQRT_2PI
 from momentprop.kernels.tails import density, mills
 

@@ -10,7 +10,7 @@ from momentprop.dispatch import Call, rule
 from momentprop.dispatch.composites import OPENED
 from momentprop.dispatch.registry import composite, mixing, plain
 from momentprop.kernels import attention as kernels
-from momentprop.kernels.fuse import Moments
+from momentprop.kernels.moments import Moments
 from momentprop.rules.attention.notes import in_pieces
 from momentprop.values import Certain, Independent, Mean, Normal, Value
 from momentprop.values.moments import is_random, mean_of, some_value, variance_of

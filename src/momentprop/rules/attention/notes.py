@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.attention import Scores, Weights, mixture, scores, weights
-from momentprop.kernels.fuse import Moments, differentiable
+from momentprop.kernels.fuse import differentiable
 from momentprop.kernels.kept import takes_room
+from momentprop.kernels.moments import Moments
 from momentprop.kernels.slope import slope
 from momentprop.values import Independent, Normal
 from momentprop.values.moments import is_random, mean_of, variance_of

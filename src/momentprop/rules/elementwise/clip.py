@@ -13,8 +13,8 @@ from momentprop.dispatch import Transform
 from momentprop.dispatch.registry import elementwise
 from momentprop.kernels.clip import clip
 from momentprop.kernels.compose import complementary, rescaled
-from momentprop.kernels.fuse import Kernel
 from momentprop.kernels.half_clip import lowered, raised
+from momentprop.kernels.moments import Kernel
 from momentprop.torch_compat.overridable import make_overridable
 from momentprop.values import Normal
 from momentprop.values.base import Value

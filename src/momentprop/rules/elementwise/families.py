@@ -13,7 +13,7 @@ from torch import Tensor
 from momentprop import paper
 from momentprop.dispatch import Transform
 from momentprop.dispatch.registry import elementwise
-from momentprop.kernels.fuse import Kernel, Moments
+from momentprop.kernels.moments import Kernel, Moments
 from momentprop.rules.elementwise.rectifier import channel_slopes, leaky
 from momentprop.rules.elementwise.threshold import stepping
 from momentprop.values import Fitted, Logistic

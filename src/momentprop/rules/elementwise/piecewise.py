@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from momentprop.dispatch import Call, Transform, rule
 from momentprop.dispatch.registry import elementwise
 from momentprop.kernels.compose import antisymmetric, odd
-from momentprop.kernels.fuse import Moments
 from momentprop.kernels.hardswish import hardswish_moments
 from momentprop.kernels.hinge import hinge
+from momentprop.kernels.moments import Moments
 from momentprop.kernels.quadrature import quadrature
 from momentprop.kernels.rectifier import random_rectifier
 from momentprop.torch_compat.overridable import make_overridable

@@ -16,7 +16,7 @@ from momentprop.dispatch import Transform
 from momentprop.dispatch import where as place
 from momentprop.dispatch.registry import elementwise
 from momentprop.kernels.exponential import lognormal, lognormal_of_base
-from momentprop.kernels.fuse import Kernel
+from momentprop.kernels.moments import Kernel
 from momentprop.kernels.power import cosine, integer_power, lognormal_log, lognormal_power, sine
 from momentprop.lognormal_model import warn_if_visible
 from momentprop.values import Normal

@@ -8,7 +8,7 @@ from torch import Tensor
 from momentprop.dispatch import Call, Kind, MissingRule, Operand, Transform
 from momentprop.dispatch import where as place
 from momentprop.dispatch.registry import elementwise
-from momentprop.kernels.fuse import Kernel
+from momentprop.kernels.moments import Kernel
 from momentprop.kernels.step import beside, sign_moments, step
 from momentprop.values import Normal
 

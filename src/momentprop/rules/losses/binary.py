@@ -8,7 +8,8 @@ from torch import Tensor
 
 from momentprop.dispatch.registry import loss
 from momentprop.functional.posterior import class_posterior
-from momentprop.kernels.fuse import Moments, fused
+from momentprop.kernels.fuse import fused
+from momentprop.kernels.moments import Moments
 from momentprop.kernels.softmax import log_logistic_mean
 from momentprop.rules.losses.reduction import reduced, require_plain
 from momentprop.values import Fitted, Logistic, Normal

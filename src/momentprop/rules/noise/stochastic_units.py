@@ -18,8 +18,9 @@ from momentprop.functional.noise import noise_moments
 from momentprop.functional.posterior import PosteriorMethod
 from momentprop.functional.stochastic_units import Gradient, LogisticMethod, as_method, between
 from momentprop.kernels.bernoulli import bernoulli_laplace, bernoulli_quadrature, bernoulli_uniform
-from momentprop.kernels.fuse import Kernel, Moments, fused
+from momentprop.kernels.fuse import fused
 from momentprop.kernels.logistic import bernoulli_logistic
+from momentprop.kernels.moments import Kernel, Moments
 from momentprop.kernels.probit import bernoulli_probit
 from momentprop.noise.named import StandardNoise, named, standard
 from momentprop.rules.reductions.softmax import log_posterior

@@ -15,7 +15,8 @@ from momentprop.dispatch import where as place
 from momentprop.dispatch.dependence import warn_dependent
 from momentprop.dispatch.elements import related
 from momentprop.dispatch.registry import mixing
-from momentprop.kernels.fuse import Kernel, differentiable
+from momentprop.kernels.fuse import differentiable
+from momentprop.kernels.moments import Kernel
 from momentprop.kernels.normalization import mean_square, root_mean_square
 from momentprop.kernels.ratio import cosine
 from momentprop.rules.precision import converted

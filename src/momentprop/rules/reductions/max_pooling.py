@@ -14,8 +14,10 @@ from torch import Tensor
 
 from momentprop.dispatch.memory import memory_format_of
 from momentprop.dispatch.registry import composite, mixing
-from momentprop.kernels.fuse import Moments, fused, if_built
+from momentprop.kernels.built import if_built
+from momentprop.kernels.fuse import fused
 from momentprop.kernels.maximum import MOST_PAIRS, largest_of
+from momentprop.kernels.moments import Moments
 from momentprop.rules.linear.sizes import Size, per_dim
 from momentprop.rules.reductions.maximum import comparison
 from momentprop.values import Fitted, Normal

@@ -11,8 +11,9 @@ from momentprop import paper
 from momentprop.dispatch import where as place
 from momentprop.dispatch.registry import composite, mixing
 from momentprop.functional.maximum import maximum_of
-from momentprop.kernels.fuse import Kernel, fused
+from momentprop.kernels.fuse import fused
 from momentprop.kernels.maximum import Method, larger, largest
+from momentprop.kernels.moments import Kernel
 from momentprop.rules.elementwise.expressions import follows
 from momentprop.values import Fitted, Independent, Normal
 from momentprop.values.base import Value

@@ -16,7 +16,8 @@ from torch import Tensor
 from momentprop.dispatch import MissingRule, where
 from momentprop.dispatch.memory import as_before
 from momentprop.dispatch.registry import mixing
-from momentprop.kernels.fuse import Kernel, Moments, differentiable
+from momentprop.kernels.fuse import differentiable
+from momentprop.kernels.moments import Kernel, Moments
 from momentprop.kernels.normalization import normalized
 from momentprop.kernels.ratio import over_response, over_sum
 from momentprop.kernels.rows import along_rows

@@ -12,7 +12,8 @@ from momentprop.dispatch import where as place
 from momentprop.dispatch.registry import composite, loss, mixing
 from momentprop.functional.posterior import PosteriorMethod
 from momentprop.kernels import softmax as kernels
-from momentprop.kernels.fuse import Kernel, Moments, fused
+from momentprop.kernels.fuse import fused
+from momentprop.kernels.moments import Kernel, Moments
 from momentprop.rules.attention.notes import note_softmax, scores_of, weights_of
 from momentprop.rules.losses.reduction import require_plain
 from momentprop.rules.precision import converted

@@ -22,7 +22,7 @@ from momentprop.dispatch.registry import elementwise
 from momentprop.dispatch.rule_table import operation_named
 from momentprop.functional.stochastic_units import Gradient, LogisticMethod, between
 from momentprop.kernels.constants import constant
-from momentprop.kernels.fuse import Moments
+from momentprop.kernels.moments import Moments
 from momentprop.kernels.textbook_rectifier import leaky_rectifier
 from momentprop.noise.named import named, standard
 from momentprop.rules.statistics.as_normal import as_normal

@@ -1,0 +1,146 @@
+"""Elementwise kernels that have been built, and their derivatives."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from momentprop.codegen.formula import Unprintable, record
+from momentprop.codegen.identity import Unidentified, identity_of
+from momentprop.codegen.layout import aligned, are_buildable
+from momentprop.codegen.programs import Functions, Program, mode, program_for
+from momentprop.kernels.autograd import Fused, outputs_of
+from momentprop.kernels.derivatives import gradients, is_transformed, pullback, requires_grad
+from momentprop.kernels.moments import Kernel, at_finite_means, exact_where_certain, flat_partials
+from momentprop.torch_compat.export import scripting
+from momentprop.torch_compat.functorch import is_forward_mode, is_transforming
+
+
+def if_built(
+    kernel: Kernel,
+    like: Sequence[Tensor],
+    made: Callable[[], Sequence[Tensor]],
+) -> tuple[Tensor, Tensor] | None:
+    """Return the result of an elementwise kernel by its program, or None if that has not been built.
+
+    The program takes tensors that must first be `made`; those given are `like` them in type, device and number.
+    """
+    program = built_program(kernel, None, False, like)
+    return None if program is None else run_built(program, Source(kernel, None, False), aligned(made()))
+
+
+class Source(NamedTuple):
+    """What a program was made of, for derivatives that it does not have."""
+
+    kernel: Kernel
+    plain: Callable[[Tensor], Tensor] | None
+    noisy: bool
+
+
+def built_program(
+    kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, noisy: bool, inputs: Sequence[Tensor]
+) -> Program | None:
+    """Return the built kernel for these tensors, if there is one."""
+    if not may_be_built(inputs):
+        return None
+    try:
+        key = identity_of(kernel)
+    except Unidentified:
+        return None
+    try:
+        of_plain = identity_of(plain)
+    except Unidentified:
+        of_plain = Unidentified
+    wanted = partial(_functions, kernel, plain, noisy, len(inputs))
+    return program_for((key, of_plain, noisy), inputs, wanted)
+
+
+def may_be_built(inputs: Sequence[Tensor]) -> bool:
+    """Return whether programs may run on these tensors now."""
+    return not (
+        mode() == "eager"
+        or torch.compiler.is_compiling()
+        or not are_buildable(inputs)
+        or scripting()
+        or is_transforming()
+        or is_forward_mode()
+    )
+
+
+def _functions(kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, noisy: bool, arity: int) -> Functions:
+    """Return what a program of an elementwise kernel computes, as functions to record."""
+    bounded = kernel if plain is None else at_finite_means(kernel)
+    takes_certain = plain is not None and not _is_plainly_exact(plain)
+
+    def forward(*given: Tensor) -> tuple[Tensor, ...]:
+        inputs = given[:arity]
+        certain = None if plain is None else given[arity] if takes_certain else plain(inputs[0])
+        return exact_where_certain(bounded(*inputs), certain, noisy, inputs)
+
+    def backward(*given: Tensor) -> Sequence[Tensor]:
+        inputs, grads = given[:arity], given[arity:]
+        moments = bounded(*inputs)
+        if moments.partials is None:
+            return gradients(moments[:2], inputs, grads)
+        flat = flat_partials(moments)
+        return [grads[0] * flat[2 * i] + grads[1] * flat[2 * i + 1] for i in range(arity)]
+
+    return Functions(forward, backward, ([True] * (arity + takes_certain), [True] * (arity + 2)), takes_certain)
+
+
+_EXACT = frozenset(("relu", "leaky_relu", "abs", "neg", "clamp", "clamp_min", "clamp_max"))
+
+
+def _is_plainly_exact(plain: Callable[[Tensor], Tensor]) -> bool:
+    """Return whether a printed function gives torch's own result to the last digit: one without roundings."""
+    try:
+        steps = record(lambda x: [plain(x)], [True], torch.float32).steps
+    except Unprintable:
+        return False
+    return len(steps) <= 1 and all(step.op in _EXACT for step in steps)
+
+
+def run_built(program: Program, source: Source, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Run a program, so that it can be differentiated."""
+    if requires_grad(inputs):
+        return _Built.apply(program, source, *inputs)  # type: ignore[no-untyped-call, no-any-return]
+    return _outputs_of(program, source, inputs)
+
+
+def _outputs_of(program: Program, source: Source, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    if program.takes_certain:
+        assert source.plain is not None
+        with torch.no_grad():
+            certain = source.plain(inputs[0].detach())
+        inputs = aligned((*inputs, certain))
+    mean, variance = program.forward(*inputs)
+    return mean, variance
+
+
+class _Built(torch.autograd.Function):
+    """Runs a program; its inputs are all that is saved."""
+
+    @staticmethod
+    def forward(ctx: Any, program: Program, source: Source, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.program, ctx.source = program, source
+        ctx.save_for_backward(*inputs)
+        return _outputs_of(program, source, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, program = ctx.saved_tensors, ctx.program
+        kernel, plain, noisy = ctx.source
+        bounded = kernel if plain is None else at_finite_means(kernel)
+        if torch.is_grad_enabled():  # a second derivative will be asked for: by the formula
+            results = Fused.apply(bounded, None, noisy, *inputs)[:2]  # type: ignore[no-untyped-call]
+            wanted = [i for i, x in enumerate(inputs) if x.requires_grad]
+            found = torch.autograd.grad(results, [inputs[i] for i in wanted], grads, create_graph=True)
+            totals: list[Tensor | None] = [None] * len(inputs)
+            for i, total in zip(wanted, found, strict=True):
+                totals[i] = total
+            return None, None, *totals
+        if is_transformed(grads):  # many gradients at once
+            return None, None, *pullback(outputs_of(bounded, range(2)), *inputs)[1](grads)
+        return None, None, *program.backward(*aligned((*inputs, *grads)))

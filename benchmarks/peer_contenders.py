@@ -18,6 +18,10 @@ from momentprop import Normal, propagate
 VARIANCE = 0.25
 
 
+LARGEST_BATCH = 8192
+"""The most inputs of a batch of draws: more would not fit into the memory of a small machine."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """Means of the outputs, and what else a contender knows; `posterior` only if it has draws."""
@@ -69,12 +73,13 @@ def joint(model: nn.Sequential, _: Tensor) -> Solver:
 
 
 def draws(count: int) -> Maker:
-    """Draws by hand, as one batch."""
+    """Draws by hand, as one batch, or as few."""
 
     def make(model: nn.Sequential, _: Tensor) -> Solver:
         def solve(x: Tensor) -> Answer:
-            noisy = x.repeat(count, *[1] * (x.ndim - 1))
-            y = model(noisy + VARIANCE**0.5 * torch.randn_like(noisy)).unflatten(0, (count, len(x)))
+            pieces = x.repeat(count, *[1] * (x.ndim - 1)).split(LARGEST_BATCH)
+            found = [model(noisy + VARIANCE**0.5 * torch.randn_like(noisy)) for noisy in pieces]
+            y = torch.cat(found).unflatten(0, (count, len(x)))
             loc = y.mean(0)
             covariance = _outer(y - loc, torch.full((count,), 1 / (count - 1)))
             return Answer(loc, covariance.diagonal(dim1=-2, dim2=-1), covariance, y.softmax(-1).mean(0))
@@ -164,11 +169,27 @@ def distprop(model: nn.Sequential, _: Tensor) -> Solver:
 
 
 def pytagi(model: nn.Sequential, _: Tensor) -> Solver:
-    """The package pytagi, in C++, with its moments of the ReLU (`MixtureReLU`) and certain weights."""
+    """The package pytagi, in C++, with its moments of the ReLU (`MixtureReLU`) and certain weights.
+
+    Each size of a batch has a network of its own: one that is given a larger batch writes beyond its memory.
+    """
     from pytagi import nn as layers
 
     if not all(isinstance(layer, nn.Linear | nn.ReLU) for layer in model):
         raise ValueError("compared on linear layers and ReLU only")
+    networks: dict[int, Any] = {}
+
+    def solve(x: Tensor) -> Answer:
+        if len(x) not in networks:
+            networks[len(x)] = _tagi_network(layers, model)
+        loc, variance = networks[len(x)](x.numpy().ravel(), torch.full_like(x, VARIANCE).numpy().ravel())
+        shape = (-1, 10)
+        return Answer(torch.tensor(loc).view(shape)[: len(x)], torch.tensor(variance).view(shape)[: len(x)])
+
+    return solve
+
+
+def _tagi_network(layers: Any, model: nn.Sequential) -> Any:
     network = layers.Sequential(
         *(
             layers.Linear(layer.in_features, layer.out_features)
@@ -180,13 +201,7 @@ def pytagi(model: nn.Sequential, _: Tensor) -> Solver:
     network.preinit_layer()
     network.load_state_dict({key: _tagi_parameters(model, key) for key in network.state_dict()})
     network.eval()
-
-    def solve(x: Tensor) -> Answer:
-        loc, variance = network(x.numpy().ravel(), torch.full_like(x, VARIANCE).numpy().ravel())
-        shape = (-1, 10)
-        return Answer(torch.tensor(loc).view(shape)[: len(x)], torch.tensor(variance).view(shape)[: len(x)])
-
-    return solve
+    return network
 
 
 def _tagi_parameters(model: nn.Sequential, key: str) -> tuple[list[float], ...]:
@@ -208,7 +223,10 @@ class Shifted(nn.Module):
 
 
 def laplace(model: nn.Sequential, fit: Tensor) -> Solver:
-    """The package laplace-torch, where a shift of the input is the only random parameter."""
+    """The package laplace-torch, where a shift of the input is the only random parameter.
+
+    Its memory grows with the square of the batch, which is therefore cut into pieces.
+    """
     from laplace import DiagLaplace
     from laplace.curvature.curvlinops import CurvlinopsGGN
 
@@ -220,9 +238,9 @@ def laplace(model: nn.Sequential, fit: Tensor) -> Solver:
 
     def solve(x: Tensor) -> Answer:
         with torch.enable_grad():
-            loc, covariance = found._glm_predictive_distribution(x)
-        covariance = covariance.detach()
-        return Answer(loc.detach(), covariance.diagonal(dim1=-2, dim2=-1), covariance)
+            pieces = [found._glm_predictive_distribution(piece) for piece in x.split(16)]
+        loc, covariance = (torch.cat(parts).detach() for parts in zip(*pieces, strict=True))
+        return Answer(loc, covariance.diagonal(dim1=-2, dim2=-1), covariance)
 
     return solve
 

@@ -229,13 +229,29 @@ def plot(figure: "Figure", data: dict[str, Any]) -> None:
                 for name, each in found.items()
                 if each.get("eps_mean") and f"batch {batch}" in each
             }
-            for name, (time, error) in points.items():
+            for name, (point, lift) in lifted(points).items():
                 color = "#1f4e9c" if name.startswith("momentprop") else "0.55" if "draws" in name else "#c1272d"
-                axis.plot(time, error, "o", color=color, markersize=4)
-                axis.annotate(name, (time, error), (3, 3), textcoords="offset points", fontsize=6.5, color=color)
+                axis.plot(*point, "o", color=color, markersize=4)
+                axis.annotate(name, point, (3, lift), textcoords="offset points", fontsize=6.5, color=color)
+            axis.margins(x=0.2, y=0.12)
             axis.plot(*zip(*front(list(points.values())), strict=True), color="0.6", linewidth=1, zorder=0)
             axis.set(xscale="log", yscale="log", title=f"{network}, batch {batch}")
             axis.set(xlabel="milliseconds", ylabel="error of the mean in deviations")
+
+
+def lifted(points: dict[str, tuple[float, float]]) -> dict[str, tuple[tuple[float, float], float]]:
+    """Return each point with the height of its label above it: labels of equal heights would cover each other.
+
+    >>> lifted({"b": (2.0, 0.1), "a": (1.0, 0.1), "c": (1.0, 5.0)})
+    {'a': ((1.0, 0.1), 3.0), 'c': ((1.0, 5.0), 3.0), 'b': ((2.0, 0.1), -9.0)}
+    """
+    seen: list[float] = []
+    found = {}
+    for name, (time, error) in sorted(points.items(), key=lambda item: (item[1][0], item[1][1])):
+        among = sum(abs(math.log(error / other)) < 0.2 for other in seen)
+        found[name] = ((time, error), (3.0, -9.0, 11.0, -17.0)[among % 4])
+        seen.append(error)
+    return found
 
 
 def front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

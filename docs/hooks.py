@@ -24,12 +24,12 @@ _SIGN = re.compile(r"(<mo[^>]*>(?:&#x0003D;|&#x02248;|&#x02264;|&#x02265;|&#x000
 _BAR = re.compile(r"\\[lr]?vert(?![A-Za-z])(?:\{\})?")
 _ABSOLUTE = re.compile(r"(?<!\\)(?<!\\left)\|([^|]+)\|")
 _RULES_MARKER = "<!-- rules -->"
-_FIGURES = Path(__file__).parents[1] / "results" / "paper"
+_RESULTS = Path(__file__).parents[1] / "results"
 
 
 def on_files(files: Any, /, *, config: Any) -> Any:
-    """Put the figures of the paper's examples into the site's folder `figures`."""
-    for path in sorted(_FIGURES.glob("*.png")):
+    """Put the figures of the paper's examples and of the benchmarks into the site's folder `figures`."""
+    for path in sorted(path for folder in ("paper", "benchmarks") for path in (_RESULTS / folder).glob("*.png")):
         files.append(File.generated(config, f"figures/{path.name}", abs_src_path=str(path)))
     return files
 

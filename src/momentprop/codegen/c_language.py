@@ -19,6 +19,7 @@ VECTOR double exp(double); VECTOR double exp2(double); VECTOR double log(double)
 VECTOR double expm1(double); VECTOR double sin(double); VECTOR double cos(double); VECTOR double tanh(double);
 VECTOR double erf(double); VECTOR double erfc(double); VECTOR double atan(double);
 #endif
+extern int omp_get_thread_num(void);
 #ifdef __SSE2__
 #include <xmmintrin.h>
 #define FLUSHED unsigned mode = _mm_getcsr(); _mm_setcsr(mode | 0x8040);
@@ -172,9 +173,9 @@ def statements(formula: Formula, names: dict[int, str], places: Sequence[int]) -
     return lines
 
 
-def in_parallel(clause: str, loop: str) -> str:
-    """Return a loop that all threads share."""
+def in_parallel(clause: str, loop: str, before: str = "") -> str:
+    """Return a loop that all threads share; each begins with a statement of its own."""
     return (
         "    #pragma omp parallel num_threads(threads) if(threads > 1)\n    {\n    FLUSHED\n"
-        f"    #pragma omp for {clause} schedule(static)\n    {loop}\n    AS_BEFORE\n    }}\n"
+        f"    {before}\n    #pragma omp for {clause} schedule(static)\n    {loop}\n    AS_BEFORE\n    }}\n"
     )

@@ -20,7 +20,8 @@ from momentprop.codegen.c_language import FAST, HEADER, TYPES
 from momentprop.codegen.formula import Formula, Unprintable
 from momentprop.codegen.layout import empty_rows, repetitions
 from momentprop.codegen.printed_c import function_in_c
-from momentprop.codegen.printed_contraction import PRODUCT, room
+from momentprop.codegen.printed_contraction import PRODUCT, room_of_thread
+from momentprop.codegen.printed_rows import room_of_row
 
 _FLAGS = tuple("-O3 -march=native -fno-math-errno -fno-trapping-math -fno-tree-pre -fopenmp -fPIC -w".split())
 # what is partly redundant is left: moving it makes branches, and loops with branches are not vectorized
@@ -126,7 +127,8 @@ def _callable(function: Any, formula: Formula) -> Call:
     function.argtypes = [ctypes.c_void_p] * (len(inputs) + len(outputs)) + [ctypes.c_int64, ctypes.c_int]
     function.restype = None
     if row is not None:
-        function.argtypes += [ctypes.c_int64] * (2 * len(inputs))
+        function.argtypes += [ctypes.c_void_p] + [ctypes.c_int64] * (2 * len(inputs))
+        room = room_of_row(formula)
 
     def of_elements(*inputs: Tensor) -> list[Tensor]:
         made = [torch.empty_like(inputs[0]) for _ in outputs]
@@ -138,7 +140,10 @@ def _callable(function: Any, formula: Formula) -> Call:
         made = empty_rows(formula, inputs)
         count = made[0].shape[:-1].numel()
         pointers = [*[x.data_ptr() for x in inputs], *[y.data_ptr() for y in made]]
-        function(*pointers, count, _threads(count * (row or 1)), *repetitions(*[x.shape for x in inputs]))
+        threads = _threads(count * (row or 1))
+        scratch = torch.empty(room * threads, dtype=torch.uint8) if room else None
+        address = None if scratch is None else scratch.data_ptr()
+        function(*pointers, count, threads, address, *repetitions(*[x.shape for x in inputs]))
         return made
 
     return of_elements if row is None else of_rows
@@ -166,7 +171,7 @@ def _contraction(function: Any, formula: Formula) -> Call:
             sizes = [row if formula.kind(number)[1] else 1 for number in outputs]
             made = [weights.new_empty(*lanes, queries, features, size) for size in sizes]
         threads = _threads(weights.numel() * features)
-        size = room(queries, keys, row, back)
+        size = room_of_thread(queries, keys, row, back)
         scratch = weights.new_empty(threads * size)
         sharing = [features // x.shape[-2] for x in inputs[3:]]
         counts = [lanes.numel(), queries, keys, features, scratch.data_ptr(), size, threads, *sharing]

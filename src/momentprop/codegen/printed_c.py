@@ -15,8 +15,8 @@ def function_in_c(name: str, formula: Formula) -> str:
     """Return a C function that takes arrays of inputs and of outputs, and the number of elements or of rows.
 
     The parameters are the addresses of the inputs, those of the outputs, the count, and the number of threads. A
-    function of rows also takes, for each input, how its rows repeat: see `layout.repetition`. A function of a
-    contraction takes more: see `printed_contraction`.
+    function of rows also takes memory for all threads (see `printed_rows.room_of_row`) and, for each input, how its
+    rows repeat (see `layout.repetition`). A function of a contraction takes more: see `printed_contraction`.
     """
     if formula.contraction is not None:
         return contraction_in_c(name, formula)
@@ -25,7 +25,8 @@ def function_in_c(name: str, formula: Formula) -> str:
     given = [f"const {kind} *restrict x{i}" for i in range(len(formula.inputs))]
     given += [f"{kind} *restrict y{k}" for k in range(len(formula.outputs))]
     given += ["int64_t n", "int threads"]
-    given += [f"int64_t e{i}, int64_t p{i}" for i in range(len(formula.inputs)) if formula.row is not None]
+    if formula.row is not None:
+        given += ["char *scratch", *(f"int64_t e{i}, int64_t p{i}" for i in range(len(formula.inputs)))]
     return f"void {name}({', '.join(given)}) {{\n{body}}}\n"
 
 

@@ -5,7 +5,7 @@ once. The pullback makes the product again, the derivatives by its rows, and of 
 """
 
 from momentprop.codegen.c_language import TYPES
-from momentprop.codegen.formula import Formula
+from momentprop.codegen.formula import Formula, Unprintable
 from momentprop.codegen.printed_rows import Row, given_row, made_row, width
 
 PRODUCT = """\
@@ -17,7 +17,6 @@ PRODUCT = """\
 #define WIDE 16
 #endif
 #define UP(n) (((n) + LANES - 1) / LANES * LANES)
-extern int omp_get_thread_num(void);
 #define LANES ((int64_t)(WIDE / sizeof(KIND)))
 typedef KIND vector __attribute__((vector_size(WIDE), aligned(__alignof__(KIND)), may_alias));
 /* y[i][v] (+)= sum over s of a[i * row + s * step] * b[s][v], for m rows and n vectors */
@@ -119,7 +118,7 @@ _PULLBACK = """\
 """
 
 
-def room(queries: int, keys: int, row: int, back: bool) -> int:
+def room_of_thread(queries: int, keys: int, row: int, back: bool) -> int:
     """Return how many numbers the matrices of one thread take."""
     wide, length = (-(-n // _LARGEST) * _LARGEST for n in (row, keys))
     return (keys + queries) * wide + back * ((keys + queries) * wide + (2 * row + queries + 1) * length)
@@ -157,5 +156,8 @@ def _body(formula: Formula, back: bool) -> str:
         else:
             at = f"y{k} + row * {width(formula, number)}"
         lines.append(made_row(formula, k, at))
-    lines += Row(formula).in_c(*("=", "+=") if back else ("=",))
+    row = Row(formula)
+    if row.room > 0:
+        raise Unprintable("the rows are too long")
+    lines += row.in_c(*("=", "+=") if back else ("=",))
     return "\n            ".join(lines)

@@ -3,19 +3,25 @@
 from momentprop.codegen.c_language import TYPES, in_parallel, output, statements, term_of
 from momentprop.codegen.formula import Formula, Reference_, Unprintable
 
-_MOST_ON_THE_STACK = 1 << 19  # bytes of the arrays of a row
+_MOST_ON_THE_STACK = 1 << 17  # bytes of the arrays of a row
+_MOST = 1 << 26  # bytes of these arrays in memory that the caller gives
+_LINE = 64  # bytes of a cache line
 _REDUCTIONS = ("sum", "mean", "amax", "amin")
 
 
 def rows_in_c(formula: Formula) -> str:
     """Return a loop over rows, which threads share."""
-    lines = [
-        given_row(formula, i, f"x{i} + row_of(row, e{i}, p{i}) * {width(formula, i)}")
-        for i in range(len(formula.inputs))
-    ]
+    row, inputs = Row(formula), range(len(formula.inputs))
+    lines = [given_row(formula, i, f"x{i} + row_of(row, e{i}, p{i}) * {width(formula, i)}") for i in inputs]
     lines += [made_row(formula, k, f"y{k} + row * {width(formula, n)}") for k, n in enumerate(formula.outputs)]
-    body = "\n".join(f"        {line}" for line in [*lines, *Row(formula).in_c("=")])
-    return in_parallel("", f"for (int64_t row = 0; row < n; row++) {{\n{body}\n    }}")
+    body = "\n".join(f"        {line}" for line in [*lines, *row.in_c("=")])
+    room = f"char *room = scratch + {row.room}L * omp_get_thread_num();" if row.room else ""
+    return in_parallel("", f"for (int64_t row = 0; row < n; row++) {{\n{body}\n    }}", room)
+
+
+def room_of_row(formula: Formula) -> int:
+    """Return how many bytes a thread needs for the arrays of a row."""
+    return Row(formula).room
 
 
 def width(formula: Formula, number: int) -> int:
@@ -57,20 +63,30 @@ class Row:
             for number, step in enumerate(formula.steps, self.arity)
             if step.wide and step.op not in ("constant", "index") and read.get(number, 0) > self._pass_of(number)
         ]
-        if len(self.stored) * (formula.row or 0) * formula.dtype.itemsize > _MOST_ON_THE_STACK:
+        self.array = -(-(formula.row or 0) * formula.dtype.itemsize // _LINE) * _LINE  # bytes, of whole cache lines
+        size = len(self.stored) * self.array
+        if size > _MOST:
             raise Unprintable("the rows are too long")
+        self.room = size if size > _MOST_ON_THE_STACK else 0
 
     def in_c(self, *signs: str) -> list[str]:
         """Return what is done for one row; the outputs are stored by signs such as `=`, of which the last one stays."""
         formula = self.formula
         stored = [signs[min(k, len(signs) - 1)] for k in range(len(formula.outputs))]
-        lines = [f"{TYPES[formula.steps[s - self.arity].dtype]} w{s}[{formula.row}];" for s in self.stored]
+        lines = [self._array(place, s) for place, s in enumerate(self.stored)]
         for now in range(self.last + 1):
             lines += self._passed(now, stored)
         for k, number in enumerate(formula.outputs):
             if not formula.kind(number)[1]:
                 lines.append(f"*s{k} {stored[k]} {output(formula, self.names, number)};")
         return lines
+
+    def _array(self, place: int, number: int) -> str:
+        """Return the declaration of an array that keeps a result for later passes: on the stack, if all fit there."""
+        kind = TYPES[self.formula.steps[number - self.arity].dtype]
+        if not self.room:
+            return f"{kind} w{number}[{self.formula.row}];"
+        return f"{kind} *restrict w{number} = ({kind} *)(room + {place * self.array});"
 
     def _pass_of(self, number: int) -> int:
         return 0 if number < self.arity else self.level[number - self.arity]

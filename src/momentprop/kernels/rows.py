@@ -55,11 +55,12 @@ def along_contraction(kernel: RowKernel, weights: Tensor, left: Tensor, right: T
     r"""Run a kernel of rows on a contraction, $x_{qcd} = \sum_j w_{qj} l_{jc} r_{jd}$, and on other tensors.
 
     The kernel gives one number for each row, and the result has the shape `(..., queries, left features, 1)`. The other
-    tensors broadcast. A program makes the contraction row by row, and does not keep it.
+    tensors broadcast. A processor's program makes the contraction row by row, and does not keep it; GPUs have fast
+    products of matrices.
     """
     factors, row = (weights, left, right), right.shape[-1]
     program = None
-    if may_be_built((*factors, *others)):
+    if weights.is_cpu and may_be_built((*factors, *others)):
         wide = (True, *(x.shape[-1] == row for x in others))
         functions = functions_of(kernel, wide, (False,))._replace(contracted=True)
         program = _program_of(kernel, (*factors, *others), row, functions)

@@ -191,6 +191,14 @@ def test_a_row_that_is_everywhere_the_same_fills_the_result(device: str) -> None
     torch.testing.assert_close(found, 3.5 * x)
 
 
+def test_a_number_without_dimensions_is_left_to_the_formula(device: str) -> None:
+    x, factor = torch.arange(6.0, device=device).view(2, 3), torch.tensor(2.0, device=device)
+    (found,) = rows.along_rows(lambda x, factor: [x * factor], x, factor, results=(True,))
+    assert torch.equal(found, 2 * x)
+    (found,) = rows.along_rows(lambda x: [x + 1], factor, results=(True,))
+    assert found.item() == 3
+
+
 def test_the_first_of_equal_entries_is_chosen(device: str) -> None:
     x = torch.tensor([[1.0, 3.0, 3.0, -torch.inf], [2.0, 2.0, 2.0, 2.0]], device=device)
     (found,) = rows.along_rows(lambda x: [one_hot(x).to(x.dtype)], x, results=(True,))

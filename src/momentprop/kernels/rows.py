@@ -85,7 +85,7 @@ def _operator(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ..
 
 
 def _program(kernel: RowKernel, inputs: Sequence[Tensor], results: Sequence[bool]) -> Program | None:
-    if not may_be_built(inputs):
+    if not may_be_built(inputs) or not all(x.ndim for x in inputs):
         return None
     row, wide = widths(*[x.shape for x in inputs])
     return _program_of(kernel, inputs, row, functions_of(kernel, wide, tuple(results)))

@@ -158,6 +158,23 @@ def _centred(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     return torch.softmax(y, -1) * y, (y * y).tanh()
 
 
+def test_second_derivatives_hold_an_input_that_was_computed_from_another(device: str) -> None:
+    """The variance of scores may be computed from their mean, and that of a ReLU's input from its mean."""
+
+    def twice(function: Callable[[Normal], Normal]) -> Tensor:
+        x = torch.linspace(-1, 2, 6).requires_grad_()
+        near = x.to(device)
+        result = function(Normal(near, 0.1 + near * near))
+        (slope,) = torch.autograd.grad((result.loc**3 + result.variance).sum(), x, create_graph=True)
+        return torch.autograd.grad((slope * slope).sum(), x)[0]
+
+    functions = [lambda value: F.layer_norm(value, (6,)), torch.relu]
+    found = [twice(function) for function in functions]
+    programs.set_mode("eager")
+    for function, ours in zip(functions, found, strict=True):
+        torch.testing.assert_close(ours, twice(function), rtol=1e-3, atol=1e-4)
+
+
 def test_tensors_that_broadcast_and_results_for_a_whole_row(device: str) -> None:
     def kernel(x: Tensor, by_column: Tensor, by_row: Tensor) -> tuple[Tensor, Tensor]:
         shifted = x * by_column - by_row

@@ -10,7 +10,7 @@ from torch import Tensor
 from momentprop.codegen.identity import identity_of
 from momentprop.codegen.layout import in_rows, widths
 from momentprop.codegen.programs import Functions, Program, program_for
-from momentprop.kernels.derivatives import gradients, is_transformed, pullback
+from momentprop.kernels.derivatives import apart, gradients, is_transformed, pullback
 
 RowKernel = Callable[..., Any]  # a sequence of tensors, or `Moments`, of which the partial derivatives are left out
 
@@ -87,7 +87,7 @@ def _pulled_twice(
 
 
 def _by_formula(kernel: RowKernel, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> Sequence[Tensor]:
-    given = [x if x.requires_grad else x.detach().requires_grad_() for x in inputs]
+    given = apart(inputs)
     return gradients(kernel(*given)[: len(grads)], given, grads, again=True)
 
 
@@ -126,8 +126,8 @@ class _Curved(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tangents: Tensor) -> tuple[Tensor | None, ...]:
         inputs, grads, again = ctx.saved_tensors, ctx.grads, torch.is_grad_enabled()
-        with torch.enable_grad():  # by views of the inputs: the cotangents may depend on these too
-            given = [x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_() for x in inputs]
+        with torch.enable_grad():
+            given = apart(inputs, again)
             fixed = grads if again else [grad.detach() for grad in grads]
             pulled = gradients(ctx.kernel(*given)[: len(grads)], given, fixed, again=True)
         return None, None, *gradients(pulled, given, tangents, again)

@@ -42,6 +42,14 @@ def pullback(function: Callable[..., Any], *inputs: Tensor) -> tuple[Any, Callab
     return result  # type: ignore[no-any-return]
 
 
+def apart(inputs: Sequence[Tensor], again: bool = True) -> list[Tensor]:
+    """Return tensors to differentiate by: views, so that one that was computed from another does not move with it.
+
+    If nobody will differentiate `again`, they have no graph.
+    """
+    return [x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_() for x in inputs]
+
+
 def requires_grad(inputs: Sequence[Tensor]) -> bool:
     """Return whether what is computed from tensors will be differentiated."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)

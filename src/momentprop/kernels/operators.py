@@ -15,7 +15,7 @@ from torch import Tensor
 
 from momentprop.codegen.c_library import compiler
 from momentprop.codegen.programs import mode
-from momentprop.kernels.derivatives import gradients
+from momentprop.kernels.derivatives import apart, gradients
 from momentprop.kernels.fuse import differentiable
 from momentprop.kernels.moments import Kernel, Moments
 from momentprop.torch_compat.dynamo import constant
@@ -100,7 +100,7 @@ def _(kernel: str, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Te
 
 def _pulled(kernel: str, inputs: Sequence[Tensor], grads: Sequence[Tensor], again: bool = False) -> Sequence[Tensor]:
     with torch.enable_grad():
-        given = [x if again and x.requires_grad else x.detach().requires_grad_() for x in inputs]
+        given = apart(inputs, again)
         results = _RUNS[kernel](*given)
         if not any(result.requires_grad for result in results):  # they would be taken for constants
             raise RuntimeError(f"this version of torch does not differentiate inside of operators: {torch.__version__}")

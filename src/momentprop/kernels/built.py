@@ -12,7 +12,7 @@ from momentprop.codegen.identity import Unidentified, identity_of
 from momentprop.codegen.layout import aligned, are_buildable
 from momentprop.codegen.programs import Functions, Program, mode, program_for
 from momentprop.kernels.autograd import Fused, outputs_of
-from momentprop.kernels.derivatives import apart, gradients, is_transformed, pullback, requires_grad
+from momentprop.kernels.derivatives import gradients, is_transformed, pullback, requires_grad
 from momentprop.kernels.moments import Kernel, at_finite_means, exact_where_certain, flat_partials
 from momentprop.torch_compat.export import scripting
 from momentprop.torch_compat.functorch import is_forward_mode, is_transforming
@@ -134,7 +134,8 @@ class _Built(torch.autograd.Function):
         kernel, plain, noisy = ctx.source
         bounded = kernel if plain is None else at_finite_means(kernel)
         if torch.is_grad_enabled():  # a second derivative will be asked for: by the formula
-            given, wanted = apart(inputs), [i for i, x in enumerate(inputs) if x.requires_grad]
+            wanted = [i for i, x in enumerate(inputs) if x.requires_grad]
+            given = [x.view_as(x) if i in wanted else x for i, x in enumerate(inputs)]  # see `apart`; no new leaves
             results = Fused.apply(bounded, None, noisy, *given)[:2]  # type: ignore[no-untyped-call]
             found = torch.autograd.grad(results, [given[i] for i in wanted], grads, create_graph=True)
             totals: list[Tensor | None] = [None] * len(inputs)

@@ -7,6 +7,7 @@ over rounds of the ratio within a round. On a GPU, TF32 and cuDNN's choice of al
     python benchmarks/speed.py --device cpu --only forward tiny   # some groups
     python benchmarks/speed.py --quick                            # a minute or two: that it runs, not how fast
     python benchmarks/speed.py --scale                            # time against depth, width, batch, classes, tokens
+    MOMENTPROP_KERNELS=eager python benchmarks/speed.py --only forward --out build/formulas    # without built kernels
 
 Every group is kept as soon as it is measured, in `results/benchmarks/speed.json` beside those of other devices, and the
 table in `speed.md`. `--quick` writes to `build/benchmarks` instead.
@@ -40,7 +41,8 @@ def main() -> None:
     """Measure, save after every group, and print the table."""
     options = arguments()
     prepare(options.device)
-    programs.set_mode("wait")  # no measurement depends on when a build ends
+    if programs.mode() == "auto":
+        programs.set_mode("wait")  # no measurement depends on when a build ends
     given = setting(options.device, options.quick)
     if options.scale:
         print(scaling.run(given, options))

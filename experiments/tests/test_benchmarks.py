@@ -196,3 +196,11 @@ def test_a_package_that_is_missing_is_named_in_the_table(load, monkeypatch):
     assert not solvers
     about = {"torch": "2", "python": "3", "commit": "c", "processor": "p", "threads": 1, "networks": {"MLP": missing}}
     assert "ImportError: no such package" in peers.markdown(about)
+
+
+def test_the_front_page_shows_the_numbers_of_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    front = importlib.import_module("front")
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert front.text() in page
+    assert page.count("<!-- trained networks -->") == page.count("<!-- end -->") == 1

@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from momentprop import cli
+from momentprop_experiments.repository import results_folder
 from momentprop_experiments.reproduction import paper_command
 from momentprop_experiments.reproduction.registry import EXPERIMENTS
 
@@ -51,6 +53,31 @@ def test_an_experiment_prints_its_table_and_names_its_files(name, tmp_path, caps
         file = tmp_path / "paper" / f"or-gate.{ending}"
         assert file.stat().st_size > 0
         assert str(file) in printed
+
+
+def test_a_file_of_numbers_says_where_they_come_from(tmp_path):
+    assert cli.main(["paper", "pea", "--quick", "--device", "cpu", "--out", str(tmp_path)]) == 0
+    made = json.loads((tmp_path / "paper" / "pea.json").read_text())["made"]
+    assert made["device"].startswith("cpu (")
+    assert made["versions"]["torch"] == torch.__version__
+    assert made["seconds"] >= 0
+    assert made["commit"] is None or len(made["commit"].split(",")[0]) == 40
+
+
+def test_a_report_is_written_anew_from_its_numbers(tmp_path, capsys):
+    folder = tmp_path / "paper"
+    folder.mkdir()
+    published = results_folder() / "paper"
+    numbers = (published / "normalization.json").read_text()
+    (folder / "normalization.json").write_text(numbers)
+    assert cli.main(["paper", "normalization", "--stored", "--out", str(tmp_path)]) == 0
+    assert (folder / "normalization.json").read_text() == numbers
+    assert (folder / "normalization.md").read_text() == (published / "normalization.md").read_text()
+    assert (folder / "normalization.png").stat().st_size > 0
+    capsys.readouterr()
+    for name, message in (("pea", "takes more than its stored numbers"), ("dropout", "there is no")):
+        assert cli.main(["paper", name, "--stored", "--out", str(tmp_path)]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_all_runs_every_experiment_that_needs_no_data(tmp_path, capsys, monkeypatch):

@@ -1,6 +1,7 @@
 """`momentprop paper`: the paper's examples, each as a table and a figure."""
 
 import difflib
+import json
 import time
 from pathlib import Path
 from typing import Annotated
@@ -8,9 +9,12 @@ from typing import Annotated
 import typer
 
 from momentprop.errors import UserError
+from momentprop.training.distributed import as_device
 from momentprop_experiments import drawing
 from momentprop_experiments.options import Options
-from momentprop_experiments.reproduction.registry import EXPERIMENTS, NEED_DATA
+from momentprop_experiments.provenance import commit, provenance
+from momentprop_experiments.reproduction.outcome import Outcome
+from momentprop_experiments.reproduction.registry import EXPERIMENTS, NEED_DATA, Reporting
 
 
 def register(app: typer.Typer) -> None:
@@ -33,6 +37,9 @@ def paper(
     images: Annotated[
         int | None, typer.Option(min=2, help="For correlation: the number of images, fewer than suit the device.")
     ] = None,
+    stored: Annotated[
+        bool, typer.Option("--stored", help="Write the table and the figure anew, from the numbers in NAME.json.")
+    ] = False,
 ) -> None:
     """Reproduce a table or a figure of the paper.
 
@@ -45,7 +52,7 @@ def paper(
     drawing.require()
     options = Options(quick, root, networks, device, runs, jobs, minutes, images)
     for chosen in names:
-        _run(chosen, out / "paper", options)
+        _report(chosen, out / "paper") if stored else _run(chosen, out / "paper", options)
 
 
 def _listed() -> str:
@@ -68,7 +75,26 @@ def _names(name: str) -> list[str]:
 
 def _run(name: str, out: Path, options: Options) -> None:
     started = time.perf_counter()
+    commit()  # of the source that runs
     result = EXPERIMENTS[name].run(out, options)
+    result.data["made"] = provenance(as_device(options.device), time.perf_counter() - started)
+    _save(result, out, name, started)
+
+
+def _report(name: str, out: Path) -> None:
+    """Write the table and the figure of an experiment anew, from its stored numbers."""
+    started = time.perf_counter()
+    experiment, file = EXPERIMENTS[name], out / f"{name}.json"
+    if not isinstance(experiment, Reporting):
+        raise UserError(f"the figure of {name} takes more than its stored numbers: leave out `--stored`")
+    if not file.exists():
+        raise UserError(f"there is no `{file}`: leave out `--stored` to measure")
+    data = json.loads(file.read_text(encoding="utf-8"))
+    result = Outcome(data, experiment.markdown(experiment.TITLE, data), experiment.plot(out, name, data))
+    _save(result, out, name, started)
+
+
+def _save(result: Outcome, out: Path, name: str, started: float) -> None:
     files = result.save(out, name)
     print(result.markdown)
     print(f"\nWritten to {', '.join(map(str, files))} ({time.perf_counter() - started:.1f} s)\n", flush=True)

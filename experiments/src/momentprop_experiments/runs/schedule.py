@@ -63,6 +63,14 @@ def history(place: Path) -> list[dict[str, Any]]:
     return []
 
 
+def origin(place: Path, config: Config) -> dict[str, Any]:
+    """Return the command of a run and what made it, as the run recorded them, not as the present call asks."""
+    if not is_done(place, config):
+        return {"command": config.command, "made": None}
+    found = decoded(dict[str, Any], json.loads((place / "result.json").read_text()), "it")
+    return {"command": found["command"], "made": found.get("made")}
+
+
 def _read(path: Path, name: str, kind: Any) -> Any:
     """Return an entry of a file of a run."""
     try:

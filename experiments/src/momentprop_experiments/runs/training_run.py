@@ -32,12 +32,10 @@ from momentprop.training.restoring import require_weights
 from momentprop.training.training_examples import order
 from momentprop.values import Statistics
 from momentprop_experiments.networks import NETWORKS
+from momentprop_experiments.provenance import commit, provenance
 from momentprop_experiments.runs import curves
 from momentprop_experiments.runs.augmentation import Augmented
 from momentprop_experiments.runs.config import Config
-
-MODEL = "model.safetensors"
-"""The name of the trained network in the folder of the run."""
 
 _INITIALIZED_WITH = 1024  # images at once, and images of the initialization "bn"
 _LARGEST = 1 << 22  # numbers of an image
@@ -81,6 +79,7 @@ def train(
         progress: show a progress bar.
     """
     started = time.perf_counter()
+    commit()  # of the source that runs
     ranks = processes(config.device)
     folder = Folder(Path(out), config)
     with forked_generators(ranks), folder.locked(ranks):
@@ -100,7 +99,7 @@ def train(
             test = trainer.evaluate(images.test)
             result = Result(config, model, trainer.position.history, test, folder.path, trainer.calibration)
             if ranks.is_first:
-                _finish(result, images, time.perf_counter() - started, bar)
+                _finish(result, images, provenance(ranks.device, time.perf_counter() - started), bar)
             ranks.wait()  # until everything is written: gloo aborts a process that leaves before the others are done
         return result
 
@@ -171,7 +170,7 @@ def _network(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
     return make(config.activation, dropout=config.dropout, norm=config.norm, shape=shape, classes=classes, **chosen)
 
 
-def _finish(result: Result, images: Dataset, seconds: float, bar: Progress) -> None:
+def _finish(result: Result, images: Dataset, made: dict[str, Any], bar: Progress) -> None:
     """Write the network, its metrics and the curves."""
     shape = list(images.train.images.shape[1:])
     about = {
@@ -185,10 +184,9 @@ def _finish(result: Result, images: Dataset, seconds: float, bar: Progress) -> N
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-    if result.calibration is not None:
-        result.calibration.save(result.out / checkpoints.CALIBRATION[0])
-    checkpoints.write(result.out / MODEL, Checkpoint(about, dict(result.model.state_dict())))
-    Folder(result.out, result.config).finish({**about, "history": result.history, "seconds": seconds})
+    folder = Folder(result.out, result.config)
+    folder.save_model(result.model, about, result.calibration)
+    folder.finish({**about, "history": result.history, "seconds": made["seconds"], "made": made})
     with _without_matplotlib(bar):
         curves.draw_curves(result.out, result.history, list(result.test))
     bar.say(f"test: {line(result.test)} ({result.config.evaluation})")
@@ -242,7 +240,7 @@ def _described(about: dict[str, Any]) -> nn.Module:
 
 
 def _trained(path: str | Path) -> tuple[Path, Checkpoint]:
-    file = Path(path) / MODEL if Path(path).is_dir() else Path(path)
+    file = Path(path) / checkpoints.MODEL if Path(path).is_dir() else Path(path)
     if not file.exists():
         raise CheckpointError(f"there is no `{file}`: has the run finished?")
     found = checkpoints.read(file)

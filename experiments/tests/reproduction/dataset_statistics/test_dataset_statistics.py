@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+import momentprop
+from momentprop.data.errors import DataError
 from momentprop.values import Estimate
 from momentprop_experiments.options import Options
 from momentprop_experiments.repository import results_folder
@@ -55,10 +57,28 @@ def test_the_statistics_have_the_papers_figures_beside_them(tmp_path):
     assert ["analytic initialization: eps_mean, paper", *paper] in rows
 
 
+def test_a_network_whose_data_are_not_there_keeps_its_numbers(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(dataset_statistics.data, "load", lambda *_: (_ for _ in ()).throw(DataError("none")))
+    subject, effort = dataset_statistics.STUDIED[0], dataset_statistics.QUICK
+    kept = {"title": "LeNet", "made": None}
+    assert dataset_statistics._network(subject, effort, Options(), kept) == kept
+    assert "kept as it is, because digits is not there" in capsys.readouterr().err
+    with pytest.raises(DataError):
+        dataset_statistics._network(subject, effort, Options(), None)
+
+
+def test_the_papers_formulas_act_on_one_pixel():
+    pixel = dataset_statistics.FittedStatistics(torch.zeros(2), torch.ones(2))
+    by_paper, exact = nn.ReLU()(pixel), nn.ReLU()(momentprop.Statistics(torch.zeros(2), torch.ones(2)))
+    fitted = nn.ReLU()(momentprop.Fitted(torch.zeros(2), torch.ones(2)))
+    torch.testing.assert_close(by_paper.variance.flatten(), fitted.variance)
+    assert (by_paper.variance > 1.3 * exact.variance).all()  # the paper's deviation is 21 % too large here
+
+
 @pytest.mark.parametrize("activation", printed_numbers.STATISTICS)
 def test_the_published_table_has_errors_of_the_papers_size(activation):
     data = json.loads((ROOT / "results" / "paper" / "dataset-statistics.json").read_text())
-    assert data["images"] >= 10_000
+    assert data["networks"]["lenet"]["images"] >= 10_000
     for start, found in data["networks"]["lenet"]["activations"][activation].items():
         if start != "trained":
             assert max(found["eps_mean"]) <= 0.6

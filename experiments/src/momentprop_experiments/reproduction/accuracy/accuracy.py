@@ -123,7 +123,7 @@ def _measure(subject: LoadedCase, effort: AccuracyEffort, paths: Sequence[str]) 
     report = subject.check(case.variance, effort.draws, methods)
     if effort.more_draws is not None and hidden(report):
         report = subject.check(case.variance, effort.more_draws, methods)
-    floor = _layers(report, paths, "floor", ("eps_mean", "eps_std", "rms_log_std"))
+    floor = layers(report, paths, "floor", ("eps_mean", "eps_std", "rms_log_std"))
     return {
         "title": case.title,
         "network": case.network,
@@ -160,7 +160,7 @@ def _of_method(report: Report, paths: Sequence[str], name: str) -> dict[str, Any
     found, posterior = report.at_output(name), report.posterior
     assert posterior is not None
     return {
-        **_layers(report, paths, name, figures),
+        **layers(report, paths, name, figures),
         **{figure: rounded(kl) for figure, kl in posterior.methods[name].items()},
         "coverage": {level: rounded(found.coverage[level]) for level in ("50", "90", "99") if found.coverage},
         "worth": {
@@ -172,7 +172,7 @@ def _of_method(report: Report, paths: Sequence[str], name: str) -> dict[str, Any
     }
 
 
-def _layers(report: Report, paths: Sequence[str], name: str, figures: Sequence[str]) -> dict[str, list[float | None]]:
+def layers(report: Report, paths: Sequence[str], name: str, figures: Sequence[str]) -> dict[str, list[float | None]]:
     """Return the errors of a method, or of the floor, for each column; None where nothing is random."""
     found = [report[path] if path in report.modules else None for path in paths]
     each = [None if module is None else module.floor if name == "floor" else module.methods[name] for module in found]
@@ -192,7 +192,7 @@ def _scales(subject: LoadedCase, effort: AccuracyEffort, paths: Sequence[str]) -
     found = {}
     for name, meant in variances.items():
         report = subject.check(meant, effort.draws_for_scale, ("ap1",))
-        errors = _layers(report, paths, "ap1", ("eps_mean",))["eps_mean"]
+        errors = layers(report, paths, "ap1", ("eps_mean",))["eps_mean"]
         found[name] = {"eps_mean": errors, "distance": rounded(distance(errors, printed.ap1))}
     return found
 

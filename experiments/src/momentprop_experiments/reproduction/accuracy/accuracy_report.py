@@ -17,9 +17,10 @@ _NOTES = (
     "Columns: C is a convolution, A an activation (with the dropout after it), F the last layer, P the average "
     "pooling. `eps_mean` is the average of |μ - μ*| over that of σ*, `eps_std` the geometric mean of σ/σ*. KL is the "
     "divergence of the class posterior from that of the draws in nats: by the simplified softmax, by the full one "
-    "of the paper (KL') and by ours (race). AP2 is run with values of three families: Normal (exact expectations), "
-    "Logistic, and Fitted (the formulas of the paper's implementation). The floor is what a perfect method would show, "
-    "because the draws are finite."
+    "of the paper (KL') and by ours (race); it is a mean over these few images, of which one can be nearly all of it, "
+    "and `accuracy-scales` has that of more images with errors. AP2 is run with values of three families: Normal "
+    "(exact expectations), Logistic, and Fitted (the formulas of the paper's implementation). The floor is what a "
+    "perfect method would show, because the draws are finite."
 )
 
 _SCALES = (

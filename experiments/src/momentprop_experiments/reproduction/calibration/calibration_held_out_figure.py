@@ -27,7 +27,7 @@ def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:
 
 
 _COLUMNS = 3
-_ERRORS = (0.005, 0.01, 0.03, 0.1, 0.3, 1, 3)
+_ERRORS = (0.01, 0.03, 0.1, 0.3, 1, 3)
 
 
 def _plot(figure: "Figure", data: dict[str, Any], rows: int) -> None:
@@ -40,7 +40,7 @@ def _plot(figure: "Figure", data: dict[str, Any], rows: int) -> None:
     left.supylabel("eps_std after every layer that mixes units", fontsize=9)
     axis = right.subplots()
     _means(axis, list(data["cases"].values()))
-    right.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    right.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2)
 
 
 def _deviations(axis: "Axes", case: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ def _means(axis: "Axes", cases: Sequence[dict[str, Any]]) -> None:
     axis.set_xscale("log")
     axis.set_xticks(_ERRORS, [f"{x:g}" for x in _ERRORS])
     axis.minorticks_off()
-    axis.set_xlabel("eps_mean at the output: error of the means in deviations")
+    axis.set_xlabel("error of the means at the output (eps_mean)")
     axis.set_yticks(range(len(cases)), [_short(case) for case in cases], fontsize=7.5)
     axis.invert_yaxis()
     least, most = axis.get_xlim()

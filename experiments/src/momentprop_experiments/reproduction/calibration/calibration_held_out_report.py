@@ -13,8 +13,9 @@ _TOLD = {"eps_mean": "eps_mean", "eps_std": "eps_std", "layers": "layers", "rms_
 _NOTES = (
     "All figures are at the output, and over test images; the calibration has seen training images only. `eps_mean` is "
     "the average of |μ - μ*| over that of σ*, `eps_std` the geometric mean of σ/σ*, rms log σ the root mean square of "
-    "log(σ/σ*). KL is the divergence of the class posterior (by the race) from that of the draws, in nats. The floor "
-    "is what a perfect method would show, because the draws are finite."
+    "log(σ/σ*). KL is the divergence of the class posterior (by the race) from that of the draws, in nats: a mean over "
+    "these few images, of which one can be nearly all of it, so that it ranks no methods that are near each other. The "
+    "floor is what a perfect method would show, because the draws are finite."
 )
 
 

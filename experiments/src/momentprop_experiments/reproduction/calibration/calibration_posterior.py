@@ -5,6 +5,7 @@ the class posterior $E\,\mathrm{softmax}(f(x + \varepsilon))$ with $\varepsilon 
 answer of the network for the images that noise could have turned into $x$, if all were equally likely.
 """
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +119,7 @@ def _measure(subject: LoadedNetwork, effort: PosteriorEffort) -> dict[str, Any]:
         name: {
             "forward_passes": rounded(passes.get(name), 3),
             **scores(each.log_q, subject.labels),
-            "kl": rounded(divergence(truth, each.log_q.double())),
+            **_kl(truth, each.log_q.double()),
             "coverage": coverage(each.logits, fresh),
             "coverage_of_clean": coverage(each.logits, clean[None]),
         }
@@ -126,6 +127,13 @@ def _measure(subject: LoadedNetwork, effort: PosteriorEffort) -> dict[str, Any]:
     }
     floor = divergence_floor(truth, probabilities.var(0), effort.draws)  # the divergence of the exact posterior
     return {**found, TRUTH: {**found[TRUTH], "kl": rounded(floor)}}
+
+
+def _kl(truth: Tensor, log_q: Tensor) -> dict[str, float | None]:
+    """Return the divergence of the class posterior and its standard error over the images."""
+    each = [divergence(p, q) for p, q in zip(truth[:, None], log_q[:, None], strict=True)]
+    error = statistics.stdev(each) / len(each) ** 0.5
+    return {"kl": rounded(statistics.fmean(each)), "kl_error": rounded(error, 2)}
 
 
 def _noisy(images: Tensor, variance: float, generator: torch.Generator | None = None) -> Tensor:

@@ -46,7 +46,8 @@ def _row(name: str, found: dict[str, Any]) -> Sequence[str]:
     nll = f"{number(found['nll'], 3)} ± {number(found['nll_error'], 1)}"
     held = [percent(found["coverage"].get(level)) for level in _LEVELS]
     clean = percent(found["coverage_of_clean"].get("90"))
-    return [name, passes, accuracy, nll, number(found["ece"]), number(found["kl"]), *held, clean]
+    kl = number(found["kl"]) + (f" ± {number(found['kl_error'], 1)}" if "kl_error" in found else "")
+    return [name, passes, accuracy, nll, number(found["ece"]), kl, *held, clean]
 
 
 def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:

@@ -1,11 +1,15 @@
 r"""The paper's table of data-set statistics, for LeNet and for deeper networks.
 
 `momentprop.dataset_statistics` propagates the statistics of a data set's channels, $(\mu_0, \sigma_0^2)$, through a
-network as one pixel. The experiment compares them with those of every module over images and positions.
+network as one pixel. The experiment compares them with those of every module over images and positions. A network whose
+data set is not there keeps the numbers that an earlier call left in the folder of the results.
 """
 
 import dataclasses
+import json
 import math
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +20,14 @@ from torch import Tensor, nn
 
 import momentprop
 from momentprop import data
+from momentprop.data.errors import DataError
 from momentprop.sampling import progress
 from momentprop.training.distributed import as_device
 from momentprop.training.training_examples import order
+from momentprop.values import Fitted, Statistics
 from momentprop_experiments.networks import NETWORKS
 from momentprop_experiments.options import DEFAULTS, Options
+from momentprop_experiments.provenance import provenance
 from momentprop_experiments.reproduction.dataset_statistics import channels
 from momentprop_experiments.reproduction.dataset_statistics.channels import Errors
 from momentprop_experiments.reproduction.dataset_statistics.dataset_statistics_report import markdown, plot
@@ -39,6 +46,16 @@ STARTS = {
     "trained": "trained",
 }
 """The weights of a network; `normalized` also adds batch normalization, in training mode."""
+
+
+class FittedStatistics(Statistics):
+    """One pixel by the formulas of the paper's implementation, where it has them."""
+
+    borrows = (Fitted,)
+
+
+FAMILIES: dict[str, type[Statistics]] = {"normal": Statistics, "fitted": FittedStatistics}
+"""One pixel by exact expectations, and by the formulas of the paper's implementation."""
 
 _INITIALIZED_WITH = 1024  # images of the BN initialization, as in training
 
@@ -91,28 +108,50 @@ class StatisticsEffort:
 
 
 FULL = StatisticsEffort(10_000, 5, [subject.network for subject in STUDIED])
-ON_CPU = dataclasses.replace(FULL, images=500, seeds=2)
+ON_CPU = dataclasses.replace(FULL, images=500)
+"""Of the deeper networks; LeNet takes a minute or two with all images."""
+
 QUICK = StatisticsEffort(16, 1, ["lenet", "resnet18"], "digits")
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     """Measure all networks; `quick` takes two networks and a few embedded digits."""
-    device = as_device(options.device)
     effort = options.choose(QUICK, ON_CPU, FULL)
-    chosen = [subject for subject in STUDIED if subject.network in effort.networks]
-    found = {}
-    for subject in chosen:
-        name = effort.data or subject.data
-        training = data.load(name, options.root).normalized().train
-        images, _ = training.batch(order(len(training), 0, 0)[: effort.images])
-        found[subject.network] = {
-            "title": subject.title,
-            "data": name,
-            "columns": [heading for heading, _ in subject.columns],
-            "activations": _measure(subject, images.to(device), effort.seeds, options),
-        }
-    numbers = {"images": effort.images, "seeds": effort.seeds, "starts": STARTS, "networks": found}
+    file = out / f"{NAME}.json"
+    kept = json.loads(file.read_text())["networks"] if file.exists() and not options.quick else {}
+    found = {
+        subject.network: _network(subject, effort, options, kept.get(subject.network))
+        for subject in STUDIED
+        if subject.network in effort.networks
+    }
+    numbers = {"starts": STARTS, "networks": found}
     return Outcome(numbers, markdown(TITLE, numbers), plot(out, NAME, numbers))
+
+
+def _network(
+    subject: StudiedNetwork, effort: StatisticsEffort, options: Options, kept: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Measure a network, or return what an earlier call measured if the data set is not there."""
+    started, device = time.perf_counter(), as_device(options.device)
+    name = effort.data or subject.data
+    try:
+        training = data.load(name, options.root).normalized().train
+    except DataError:
+        if kept is None:
+            raise
+        print(f"{subject.title}: kept as it is, because {name} is not there", file=sys.stderr, flush=True)
+        return {"made": None, **kept}
+    count = FULL.images if subject.network == "lenet" and not options.quick else effort.images
+    images, _ = training.batch(order(len(training), 0, 0)[:count])
+    return {
+        "title": subject.title,
+        "data": name,
+        "images": count,
+        "seeds": effort.seeds,
+        "columns": [heading for heading, _ in subject.columns],
+        "activations": _measure(subject, images.to(device), effort.seeds, options),
+        "made": provenance(device, time.perf_counter() - started),
+    }
 
 
 def _measure(subject: StudiedNetwork, images: Tensor, seeds: int, options: Options) -> dict[str, Any]:
@@ -123,18 +162,38 @@ def _measure(subject: StudiedNetwork, images: Tensor, seeds: int, options: Optio
             found[activation] = {}
             for start in subject.starts:
                 each = [
-                    _errors(_model(subject, activation, start, seed, images, options), images, subject.columns)
+                    _by_family(subject, activation, start, seed, images, options)
                     for seed in range(1 if start == "trained" else seeds)
                 ]
                 printed = STATISTICS.get(activation, {}).get(start) if subject.network == "lenet" else None
                 beside = {"printed": dataclasses.asdict(printed)} if printed is not None else {}
-                found[activation][start] = _averages(each) | beside
+                normal, fitted = (_averages([errors[family] for errors in each]) for family in FAMILIES)
+                found[activation][start] = {**normal, "fitted": fitted, **beside}
                 bar.update(1)
     return found
 
 
-def _model(
+def _by_family(
     subject: StudiedNetwork, activation: str, start: str, seed: int, images: Tensor, options: Options
+) -> dict[str, list[Errors]]:
+    """Measure the errors by each family; an analytic initialization is by the family, too."""
+    found = {}
+    for name, family in FAMILIES.items():
+        told = momentprop.input_statistics(images)
+        pixel = family(told.loc, told.variance)
+        model = _model(subject, activation, start, seed, images, pixel, options)
+        found[name] = _errors(model, images, pixel, subject.columns)
+    return found
+
+
+def _model(
+    subject: StudiedNetwork,
+    activation: str,
+    start: str,
+    seed: int,
+    images: Tensor,
+    pixel: Statistics,
+    options: Options,
 ) -> nn.Module:
     """Build a network with these weights, in training mode only for batch normalization."""
     if start == "trained":
@@ -147,24 +206,28 @@ def _model(
     if start == "bn":
         momentprop.initialize(model, images[:_INITIALIZED_WITH], method="batch")
     elif start == "analytic":
-        momentprop.initialize(model, momentprop.input_statistics(images), method="analytic")
+        momentprop.initialize(model, pixel, method="analytic")
     return model
 
 
 @torch.no_grad()
-def _errors(model: nn.Module, images: Tensor, columns: Sequence[tuple[str, str]]) -> list[Errors]:
+def _errors(model: nn.Module, images: Tensor, pixel: Statistics, columns: Sequence[tuple[str, str]]) -> list[Errors]:
     """Measure the errors of the statistics of one pixel, for each column."""
     paths = [path for _, path in columns]
-    estimated = momentprop.dataset_statistics(model, momentprop.input_statistics(images))
+    estimated = momentprop.dataset_statistics(model, pixel)
     truth = channels.measure(model, images, paths)
     return [channels.compare(estimated[path].loc, estimated[path].stddev, truth[path]) for path in paths]
 
 
-def _averages(each: Sequence[Sequence[Errors]]) -> dict[str, list[float | None]]:
-    """Average over initial points for each column; factors are averaged geometrically."""
+def _averages(each: Sequence[Sequence[Errors]]) -> dict[str, Any]:
+    """Average over initial points for each column; factors are averaged geometrically. `each` has those of a seed."""
     columns = list(zip(*each, strict=True))
     logs = [_average([None if e.eps_std is None else math.log(e.eps_std) for e in column]) for column in columns]
     return {
+        "each": {
+            figure: [[rounded(getattr(errors, figure)) for errors in seed] for seed in each]
+            for figure in ("eps_mean", "eps_std")
+        },
         "eps_mean": [rounded(_average([errors.eps_mean for errors in column])) for column in columns],
         "eps_std": [rounded(None if x is None else math.exp(x)) for x in logs],
         "rms_log_std": [rounded(_average([errors.rms_log_std for errors in column])) for column in columns],

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking.formatting import number
+from momentprop.checking.formatting import NONE, number
 from momentprop_experiments.drawing import draw
+from momentprop_experiments.reproduction.by_seed import ON_INTERVALS, BySeed
 from momentprop_experiments.reproduction.outcome import table
 
 if TYPE_CHECKING:
@@ -19,7 +20,14 @@ _NOTES = (
     "channels of |μ - μ*| over that of σ*, `eps_std` the geometric mean of σ/σ*. Columns: C is a convolution "
     "(before its batch normalization, if it has one), A an activation, B a residual block, P the average pooling, F "
     "the last layer. A dash: no channel varies more than the rounding of float32. Channels that "
-    "float32 has no variance for are left out of `eps_std`."
+    "float32 has no variance for are left out of `eps_std`. One pixel takes exact expectations, or, in the rows "
+    "'Fitted', the formulas of the paper's implementation, in the analytic initialization too. 'Seeds' is the range "
+    "over the random initial points."
+)
+_ON_DISTANCE = (
+    "The root mean square of log(ours / printed) over the layers, and its mean over the seeds. The last question is "
+    "whether the paper's formulas (Fitted) come closer to the paper's deviations than exact expectations do. "
+    f"{ON_INTERVALS}"
 )
 
 _ACTIVATIONS = {"lrelu": "LReLU", "logistic": "logistic transform", "relu": "ReLU"}
@@ -29,17 +37,62 @@ Cells = tuple[str, dict[str, Any], Sequence[str]]
 
 def markdown(title: str, data: dict[str, Any]) -> str:
     """Return the whole report in Markdown."""
-    sets = dict.fromkeys(network["data"] for network in data["networks"].values())
     parts = [
         f"# {title}",
-        f"Over {data['images']:,} training images of each data set ({', '.join(sets)}), and averaged over "
-        f"{data['seeds']} random initial point{'s' * (data['seeds'] > 1)} of each network. {_NOTES}",
+        f"{_NOTES} {' '.join(_sizes(data))}",
         "**How far off, at worst and at the end**",
         _summary(data),
+        "**How far from the paper's numbers**",
+        _ON_DISTANCE,
+        _distances(data),
     ]
     for heading, starts, columns in _cases(data):
         parts += [f"**{heading}**", _layers(starts, columns, data["starts"])]
     return "\n\n".join(parts)
+
+
+def _sizes(data: dict[str, Any]) -> Iterator[str]:
+    """Say how many images and initial points there are, a sentence for each network."""
+    for network in data["networks"].values():
+        several = "s" * (network["seeds"] > 1)
+        where = network["made"]["device"] if network.get("made") else "device and commit were not recorded"
+        yield (
+            f"{network['title']}: {network['images']:,} training images of {network['data']}, {network['seeds']} "
+            f"random initial point{several} ({where})."
+        )
+
+
+def _distances(data: dict[str, Any]) -> str:
+    """Return how far our numbers are from the printed ones by each family, where there are printed ones."""
+    rows = []
+    for heading, starts, _ in _cases(data):
+        for start, found in starts.items():
+            if "printed" in found:
+                by_seed = {part: _of_seeds(found, part) for part in ("mean", "std")}
+                closer = BySeed.of([a - b for a, b in zip(*by_seed["std"], strict=True)])
+                told = [BySeed.of(each).text(digits=3, sign="") for part in by_seed.values() for each in part]
+                rows.append([heading, data["starts"][start], *told, closer.verdict, str(closer.seeds)])
+    head = ("network", "weights", "eps_mean: exact", "Fitted", "eps_std: exact", "Fitted", "closer?", "seeds")
+    return table(head, rows)
+
+
+def _of_seeds(found: dict[str, Any], part: str) -> tuple[list[float], list[float]]:
+    """Return the distances to the printed numbers of all seeds, by exact expectations and by the paper's formulas."""
+    exact, fitted = (
+        [distance(seed, found["printed"][part]) for seed in family["each"][f"eps_{part}"]]
+        for family in (found, found["fitted"])
+    )
+    return exact, fitted
+
+
+def distance(ours: Sequence[float], printed: Sequence[float]) -> float:
+    """Return the root mean square of the logarithm of our numbers over the printed ones.
+
+    >>> round(distance([0.2, 0.3], [0.1, 0.3]), 3)
+    0.49
+    """
+    logs = [math.log(a / b) for a, b in zip(ours, printed, strict=True)]
+    return math.sqrt(sum(x * x for x in logs) / len(logs))
 
 
 def _cases(data: dict[str, Any]) -> Iterator[Cells]:
@@ -81,7 +134,20 @@ def _layers(starts: dict[str, Any], columns: Sequence[str], names: dict[str, str
             if "printed" in found:
                 rows.append([f"{names[start]}: {figure}, paper", *(f"{x:.2f}" for x in found["printed"][part])])
             rows.append([f"{names[start]}: {figure}", *(number(x, digits) for x in found[figure])])
+            if len(found.get("each", {}).get(figure, ())) > 1:
+                rows.append([f"{names[start]}: {figure}, seeds", *_ranges(found["each"][figure], digits)])
+            if "printed" in found and "fitted" in found:
+                rows.append(
+                    [f"{names[start]}: {figure}, Fitted", *(number(x, digits) for x in found["fitted"][figure])]
+                )
     return table(["", *columns], rows)
+
+
+def _ranges(each: Sequence[Sequence[float | None]], digits: int) -> Iterator[str]:
+    """Write the smallest and the largest number over the seeds, for each column."""
+    for column in zip(*each, strict=True):
+        known = [x for x in column if x is not None]
+        yield f"{number(min(known), digits)}–{number(max(known), digits)}" if known else NONE
 
 
 _LINES: dict[str, dict[str, Any]] = {
@@ -93,50 +159,67 @@ _LINES: dict[str, dict[str, Any]] = {
 }
 
 
+_ROW = 3
+"""The networks side by side in the figure."""
+
+_LEAST = 1e-3
+"""What the figure draws for smaller errors of means, of which batch normalization has some."""
+
+
 def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:
-    """Draw `eps_mean` and `eps_std` against the layer, a column of two panels for each network and activation."""
-    return draw(out, name, (2.4 * len(list(_cases(data))) + 0.6, 5.4), lambda figure: _plot(figure, data))
+    """Draw `eps_mean` and `eps_std` against the layer, two panels for each network and activation."""
+    rows = math.ceil(len(list(_cases(data))) / _ROW)
+    return draw(out, name, (3.6 * _ROW, 4.4 * rows + 0.8), lambda figure: _plot(figure, data, rows))
 
 
-def _plot(figure: "Figure", data: dict[str, Any]) -> None:
+def _plot(figure: "Figure", data: dict[str, Any], rows: int) -> None:
+    panels = figure.subplots(2 * rows, _ROW, squeeze=False)
+    places = [(panels[2 * row, i], panels[2 * row + 1, i]) for row in range(rows) for i in range(_ROW)]
     cases = list(_cases(data))
-    panels = figure.subplots(2, len(cases), sharex="col", sharey="row", squeeze=False)
-    for (above, below), (heading, starts, columns) in zip(panels.T, cases, strict=True):
+    for (above, below), (heading, starts, columns) in zip(places, cases, strict=False):
         for start, found in starts.items():
             _curve(above, found, "eps_mean", "mean", _LINES[start], data["starts"][start])
             _curve(below, found, "eps_std", "std", _LINES[start], None)
-        above.set_title(heading.replace(", ", ",\n", 1), fontsize=8.5)
+        above.set_title(heading)
         below.axhline(1, color="0.5", linewidth=0.8, zorder=0)
-        many = len(columns) > 12
-        below.set_xticks(range(len(columns)), columns, fontsize=6 if many else 7.5, rotation=90 if many else 0)
-    _logarithmic(panels[0, 0], [0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100])
-    _logarithmic(panels[1, 0], [0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100])
-    panels[0, 0].set_ylabel("error of the means\neps_mean")
-    panels[1, 0].set_ylabel("factor of the deviations\neps_std")
-    shown = {text: line for axis in panels[0] for line, text in zip(*axis.get_legend_handles_labels(), strict=True)}
-    (marks,) = panels[0, 0].plot([], linestyle="", marker="o", color="0.35", markersize=4, markerfacecolor="none")
-    lines, names = [*shown.values(), marks], [*shown, "hollow: the paper's"]
-    figure.legend(lines, names, loc="outside lower center", ncols=3 if len(cases) < 4 else 6)
+        for axis in (above, below):
+            _ticks(axis, columns)
+    for above, below in places[len(cases) :]:
+        above.remove()
+        below.remove()
+    for row in range(rows):
+        panels[2 * row, 0].set_ylabel("error of the means\neps_mean")
+        panels[2 * row + 1, 0].set_ylabel("factor of the deviations\neps_std")
+    axes = [above for above, _ in places[: len(cases)]]
+    shown = {text: line for axis in axes for line, text in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=4)
 
 
 def _curve(
     axis: "Axes", found: dict[str, Any], figure: str, part: str, style: dict[str, Any], label: str | None
 ) -> None:
-    """Draw our numbers as a line, and the paper's, if any, as hollow marks."""
-    ours = [math.nan if x is None else x for x in found[figure]]
+    """Draw our numbers as a line, and the paper's, if any, as hollow marks with a thin line for its formulas."""
+    ours = [math.nan if x is None else max(x, _LEAST if part == "mean" else 0.0) for x in found[figure]]
     axis.plot(ours, label=label, **{**style, "marker": None})
     if "printed" in found:
         hollow = {"linestyle": "", "markersize": 4, "markerfacecolor": "none", "color": style["color"]}
         axis.plot(found["printed"][part], marker=style["marker"], **hollow)
+        axis.plot([], linestyle="", marker="o", markerfacecolor="none", color="0.35", label="hollow: the paper's")
+    if "printed" in found and "fitted" in found:
+        axis.plot(found["fitted"][figure], color=style["color"], linewidth=0.7)
+        axis.plot([], color="0.35", linewidth=0.7, label="thin: the paper's formulas (Fitted)")
 
 
-def _logarithmic(axis: "Axes", ticks: Sequence[float]) -> None:
-    """Make an axis logarithmic with the ticks that it needs; values below the first tick are cut off."""
+def _ticks(axis: "Axes", columns: Sequence[str]) -> None:
+    """Make an axis logarithmic over all that is drawn, and name the columns."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
     axis.set_yscale("log")
-    axis.autoscale(axis="y")
-    low, high = axis.get_ylim()
-    low = max(low, ticks[0])
-    shown = [tick for tick in ticks if low <= tick <= high]
-    axis.set_yticks(shown, [f"{tick:g}" for tick in shown])
-    axis.minorticks_off()
-    axis.set_ylim(low, high)
+    low, high = axis.dataLim.intervaly
+    axis.set_ylim(low / 1.25, 1.25 * high)
+    narrow = high < 100 * low
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if narrow else (1,), numticks=12))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axis.yaxis.set_minor_locator(NullLocator())
+    many = len(columns) > 12
+    axis.set_xticks(range(len(columns)), columns, fontsize=6 if many else 7.5, rotation=90 if many else 0)

@@ -101,7 +101,7 @@ def _read(place: Path, config: Config, root: Path | None) -> dict[str, Any]:
         "way": _way(config),
         "dropout": config.dropout,
         "seed": config.seed,
-        "command": config.command,
+        **schedule.origin(place, config),
         **{name: [rounded(row[name]) for row in history] for name in kept},
         "test": tests(place, config, root) if schedule.is_done(place, config) else None,
     }

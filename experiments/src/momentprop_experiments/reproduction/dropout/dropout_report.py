@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from momentprop.checking.formatting import NONE, number
+from momentprop_experiments.reproduction.by_seed import NO, ON_INTERVALS, OPEN, YES, BySeed, by_chance
 from momentprop_experiments.reproduction.dropout.dropout_figure import (
     NETWORKS,
     WAYS,
@@ -16,11 +17,19 @@ from momentprop_experiments.reproduction.dropout.dropout_figure import (
     running,
     with_dropout,
 )
+from momentprop_experiments.reproduction.dropout.dropout_tables import (
+    NEAR,
+    course,
+    course_gains,
+    epochs_to,
+    last,
+    means,
+    paired,
+    paired_tests,
+)
 from momentprop_experiments.reproduction.outcome import table
 
-_NEAR = 0.99  # the share of plain training's best accuracy that counts as reached
-_SHOWN = (2, 5, 10, 20, 30, 40, 60)  # epochs
-_METHODS = ("ap1", "ap2")
+_ROUNDING = math.sqrt(2 / 12)  # the deviation of the rounding in a difference of two numbers of epochs
 
 _NOTES = (
     "Adam with a learning rate of 0.001 · 0.96^k in epoch k, no batch normalization. Dropout with probability p is "
@@ -30,23 +39,22 @@ _NOTES = (
     "dropout minimizes. "
     f"Validation figures are running averages over about {WINDOW} epochs at the end of training, taken by AP1, and by "
     "AP2 where that is trained with. 'Epochs' tells when the validation accuracy first reaches "
-    f"{_NEAR:.0%} of the best that plain training with the same seed reaches. ± is the standard deviation over seeds. "
+    f"{NEAR:.0%} of the best that plain training with the same seed reaches, and 'loss least' the "
+    "epochs, of all seeds, with the least validation loss. "
     "Every network is tested both by AP1 and by AP2, which propagates the dropout of its training; NLL is the mean "
     "negative log-likelihood of the true class in nats."
 )
 _ANSWERS = (
-    "Gains in validation accuracy are in points, against the other way with the same seeds, ± one standard error that "
-    "the number of validation images causes (as if each way had other images: it is rather less). The answer is yes or "
-    "no if the gain exceeds two of these."
+    "Gains in validation accuracy are in points, and gains in time in epochs, against the other way with the same "
+    f"seeds. {ON_INTERVALS} 'Higher for' counts the seeds."
 )
 _ACCURATE, _FAST = "more accurate than", "as fast as"
-_YES, _NO, _UNCLEAR = "yes", "no", "no clear difference"
 _PAPER = {
-    ("analytic", "plain"): {0.2: _YES, 0.3: _YES},
-    ("analytic-norm", "plain"): {0.2: _YES, 0.3: _YES},
-    ("analytic", "sampled"): {0.3: _YES},
-    ("analytic-norm", "sampled"): {0.3: _YES},
-    ("sampled", "plain"): {0.3: _NO},
+    ("analytic", "plain"): {0.2: YES, 0.3: YES},
+    ("analytic-norm", "plain"): {0.2: YES, 0.3: YES},
+    ("analytic", "sampled"): {0.3: YES},
+    ("analytic-norm", "sampled"): {0.3: YES},
+    ("sampled", "plain"): {0.3: NO},
     ("analytic-expected", "plain"): {},
     ("analytic-expected", "sampled"): {},
     ("analytic-expected", "analytic"): {},
@@ -76,15 +84,34 @@ def _section(network: dict[str, Any]) -> Iterator[str]:
     unfinished = {name: run for name, run in runs.items() if name not in done}
     if unfinished:
         yield _so_far(unfinished, network["epochs"])
-    found = answers(done.values(), network["validation_images"])
+    found = answers(done.values())
     if found:
         yield summary(found)
         yield _ANSWERS
         yield table(("question", "p", "paper", "here", "by", "seeds"), [each.row for each in found])
     if done:
-        yield _means(done.values())
-        yield _course(done.values(), network["epochs"])
-        yield _each(done)
+        yield _where(done.values())
+        yield means(done.values())
+        yield course(done.values(), network["epochs"])
+        if len({run["seed"] for run in done.values()}) > 1:
+            yield "Gains in validation accuracy after some epochs, in points, where there are several seeds."
+            yield course_gains(done.values(), network["epochs"])
+            yield "Differences on the test images, where there are several seeds; less NLL is better."
+            yield paired_tests(done.values())
+
+
+def _where(done: Collection[Run]) -> str:
+    """Say on which devices the runs were made, and by which commits, as far as they recorded it."""
+    known = [run["made"] for run in done if run.get("made")]
+    devices = [f"{made['device']}, commit {(made['commit'] or 'unknown')[:9]}" for made in known]
+    told = [f"{devices.count(each)} on {each}" for each in dict.fromkeys(devices)]
+    unknown = len(done) - len(known)
+    if unknown:
+        told.append(
+            f"{unknown} before runs recorded their device, commit, versions and seconds: these are not known, and the "
+            "`--device` of their commands is that of the call that wrote this report"
+        )
+    return f"Of {len(done)} runs, {'; '.join(told)}."
 
 
 def _so_far(unfinished: dict[str, Run], epochs: int) -> str:
@@ -115,39 +142,38 @@ class Answer:
         return question, f"{self.p:g}", self.paper, self.here, self.by, self.seeds
 
 
-def answers(done: Collection[Run], images: int) -> list[Answer]:
+def answers(done: Collection[Run]) -> list[Answer]:
     """Answer whether each way is more accurate than another, and whether it is as fast as plain training."""
     found: list[Answer] = []
     for p in probabilities(done):
         ways = with_dropout(done, p)
         for (way, other), paper in _PAPER.items():
-            pairs = _pairs(ways[way], ways[other])
+            pairs = paired(ways[way], ways[other])
             if pairs:
-                found.append(Answer(way, _ACCURATE, other, p, paper.get(p, NONE), *_gain(pairs, images)))
+                found.append(Answer(way, _ACCURATE, other, p, paper.get(p, NONE), *_gain(pairs)))
         for way in list(WAYS)[1:]:
-            pairs = _pairs(ways[way], ways["plain"])
+            pairs = paired(ways[way], ways["plain"])
             if pairs:
-                paper_says = _YES if way in ("analytic", "analytic-norm") else NONE
+                paper_says = YES if way in ("analytic", "analytic-norm") else NONE
                 found.append(Answer(way, _FAST, "plain", p, paper_says, *_speed(pairs)))
     return found
 
 
-def _gain(pairs: Sequence[tuple[Run, Run]], images: int) -> tuple[str, str, str]:
+def _gain(pairs: Sequence[tuple[Run, Run]]) -> tuple[str, str, str]:
     gains = [last(run) - last(other) for run, other in pairs]
-    gain, accuracy = statistics.fmean(gains), statistics.fmean(last(other) for _, other in pairs)
-    error = math.sqrt(2 * accuracy * (1 - accuracy) / (images * len(pairs)))
-    here = _UNCLEAR if abs(gain) < 2 * error else _YES if gain > 0 else _NO
-    higher = f"higher for {sum(x > 0 for x in gains)} of {len(gains)}"
-    return here, f"{100 * gain:+.1f} ± {100 * error:.1f} points", higher
+    found = BySeed.of(gains)
+    return found.verdict, f"{found.points} points", f"higher for {sum(x > 0 for x in gains)} of {len(gains)}"
 
 
 def _speed(pairs: Sequence[tuple[Run, Run]]) -> tuple[str, str, str]:
-    mine, plain = ([pair[i] for pair in pairs] for i in (0, 1))
-    epochs, needed = _epochs(mine, plain), _epochs(plain, plain)
-    assert needed is not None  # plain training reaches its own best
-    here = _YES if epochs is not None and epochs <= needed else _NO
-    by = "not reached" if epochs is None else f"{epochs:.0f} epochs, plain {needed:.0f}"
-    return here, by, str(len(pairs))
+    needed = [epochs_to(plain, plain) for _, plain in pairs]
+    taken = [epochs_to(*pair) for pair in pairs]
+    late = taken.count(None)
+    if late:
+        return OPEN, f"not reached by {late} of {len(pairs)}", str(len(pairs))
+    found = BySeed.of([a - b for a, b in zip(needed, taken, strict=True) if a is not None and b is not None], _ROUNDING)
+    here, plain = (statistics.fmean(x for x in each if x is not None) for each in (taken, needed))
+    return found.verdict, f"{here:.0f} epochs, plain {plain:.0f} ({found.text()})", str(len(pairs))
 
 
 def summary(found: Sequence[Answer]) -> str:
@@ -156,95 +182,16 @@ def summary(found: Sequence[Answer]) -> str:
     for p in dict.fromkeys(each.p for each in found):
         here = {each.better: each.here for each in found if (each.way, each.other, each.p) == ("analytic", "plain", p)}
         if here:
-            accurate = {_YES: "improves", _NO: "lowers"}.get(here[_ACCURATE], "does not clearly change")
-            fast = "does not slow the training down" if here[_FAST] == _YES else "slows the training down"
+            accurate = {YES: "improves", NO: "lowers"}.get(here[_ACCURATE], "may or may not improve")
+            fast = {YES: "is faster", NO: "slows the training down"}.get(here[_FAST], "may or may not be as fast")
             told.append(f"With p = {p:g}, analytic dropout {accurate} the validation accuracy, and {fast}.")
     known = [each for each in found if each.paper != NONE]
-    same = sum(each.paper == each.here for each in known)
-    return " ".join([*told, f"Of {len(known)} answers of the paper, {same} are the same here."])
-
-
-def _pairs(mine: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Pair the runs with the same seed."""
-    by_seed = {run["seed"]: run for run in others}
-    return [(run, by_seed[run["seed"]]) for run in mine if run["seed"] in by_seed]
-
-
-def last(run: Run) -> float:
-    """Return the running average of the validation accuracy at the end of a run."""
-    return running(run["validation_accuracy"])[-1]
-
-
-def _epochs(runs: Sequence[Run], plain: Sequence[Run]) -> float | None:
-    """Return the mean number of epochs, over the seeds, to come near the best accuracy of plain training."""
-    found = [_epochs_to(run, other) for run, other in _pairs(runs, plain)]
-    reached = [epoch for epoch in found if epoch is not None]
-    return statistics.fmean(reached) if reached and len(reached) == len(runs) else None
-
-
-def _epochs_to(run: Run, plain: Run) -> int | None:
-    goal = _NEAR * max(running(plain["validation_accuracy"]))
-    return next((epoch for epoch, x in enumerate(running(run["validation_accuracy"]), start=1) if x >= goal), None)
-
-
-def _means(done: Collection[Run]) -> str:
-    """Return the table of the means over seeds, with a row for each way and probability."""
-    head = ("", "p", "seeds", "validation accuracy", "validation loss", "training loss", "epochs", *_tested())
-    rows = []
-    plain = [run for run in done if run["way"] == "plain"]
-    for name, p, group in _groups(done):
-        losses = (_mean([running(run[key])[-1] for run in group]) for key in ("validation_loss", "train_loss"))
-        epochs = _epochs(group, plain)
-        when = NONE if epochs is None else f"{epochs:.0f}"
-        accuracy = _spread([last(run) for run in group])
-        rows.append([name, p, str(len(group)), accuracy, *losses, when, *_tests(group)])
-    return table(head, rows)
-
-
-def _course(done: Collection[Run], epochs: int) -> str:
-    """Return the table of mean validation accuracy and loss after some epochs, for each way and probability."""
-    shown = [epoch for epoch in _SHOWN if epoch <= epochs]
-    rows = [
-        [name, p, *(f"{_at(group, 'accuracy', epoch):.1%}, {_at(group, 'loss', epoch):.2f}" for epoch in shown)]
-        for name, p, group in _groups(done)
-    ]
-    return table(("validation accuracy and loss after", "p", *(f"epoch {epoch}" for epoch in shown)), rows)
-
-
-def _at(group: Sequence[Run], what: str, epoch: int) -> float:
-    return statistics.fmean(running(run[f"validation_{what}"])[epoch - 1] for run in group)
-
-
-def _groups(done: Collection[Run]) -> Iterator[tuple[str, str, list[Run]]]:
-    """Yield the words for each way and probability, and its runs."""
-    for p in (0.0, *probabilities(done)):
-        for way in WAYS:
-            group = [run for run in done if run["way"] == way and run["dropout"] == p]
-            if group:
-                yield WAYS[way], NONE if p == 0 else f"{p:g}", group
-
-
-def _each(done: dict[str, Run]) -> str:
-    """Return the table of all runs."""
-    rows = [[name, f"{last(run):.1%}", *_tests([run])] for name, run in done.items()]
-    return table(("run", "validation accuracy", *_tested()), rows)
-
-
-def _tested() -> list[str]:
-    return [f"{what}, {method.upper()}" for what in ("test accuracy", "test NLL") for method in _METHODS]
-
-
-def _tests(group: Sequence[Run]) -> list[str]:
-    return [
-        *(_spread([run["test"][method]["accuracy"] for run in group]) for method in _METHODS),
-        *(_mean([run["test"][method]["loss"] for run in group]) for method in _METHODS),
-    ]
-
-
-def _mean(figures: Sequence[float]) -> str:
-    return number(statistics.fmean(figures), 3)
-
-
-def _spread(figures: Sequence[float]) -> str:
-    mean = f"{statistics.fmean(figures):.1%}"
-    return mean if len(figures) == 1 else f"{mean} ± {100 * statistics.stdev(figures):.1f}"
+    settled = [each for each in known if each.here != OPEN]
+    same = sum(each.paper == each.here for each in settled)
+    return " ".join(
+        [
+            *told,
+            f"Of {len(known)} answers of the paper, {same} are the same here, {len(settled) - same} the contrary, and "
+            f"{len(known) - len(settled)} are not settled. {by_chance(len(found))}",
+        ]
+    )

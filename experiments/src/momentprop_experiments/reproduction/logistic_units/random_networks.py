@@ -51,9 +51,9 @@ class RandomNetwork(NamedTuple):
     input: Bernoulli
 
     @classmethod
-    def draw(cls, layers: int, scale: float) -> "RandomNetwork":
+    def draw(cls, layers: int, scale: float, most: int = MOST, *, fewest: int = FEWEST) -> "RandomNetwork":
         """Draw the widths, the weights and the probabilities of the input."""
-        widths: list[int] = torch.randint(FEWEST, MOST + 1, (layers + 1,)).tolist()
+        widths: list[int] = torch.randint(fewest, most + 1, (layers + 1,)).tolist()
         maps = [nn.Linear(*pair, dtype=torch.float64) for pair in pairwise(widths)]
         for parameter in (parameter for map in maps for parameter in map.parameters()):
             nn.init.normal_(parameter, std=scale)
@@ -79,7 +79,7 @@ Cells = dict[tuple[int, float], Tensor]
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Use one thread: with tensors this small, several threads mostly wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -94,7 +94,7 @@ def measure(networks: int, seed: int = 0) -> Cells:
     """Measure all methods on random networks, `networks` for each number of layers and scale of the weights."""
     cells = {}
     total = networks * len(LAYERS) * len(SCALES)
-    with torch.random.fork_rng(devices=[]), _one_thread(), progress(total, NAME) as bar:
+    with torch.random.fork_rng(devices=[]), one_thread(), progress(total, NAME) as bar:
         torch.manual_seed(seed)
         for layers, scale in product(LAYERS, SCALES):
             errors = []

@@ -20,7 +20,7 @@ from momentprop.calibration import Calibration
 from momentprop.functional import class_posterior
 from momentprop.sampling import progress
 from momentprop_experiments.options import DEFAULTS, Options
-from momentprop_experiments.reproduction.noisy_inputs.noisy_inputs_report import markdown, plot, shown
+from momentprop_experiments.reproduction.noisy_inputs.noisy_inputs_report import draw_with_pictures, markdown, shown
 from momentprop_experiments.reproduction.noisy_networks import LoadedNetwork, NoisyNetwork, Setting, exact_convolutions
 from momentprop_experiments.reproduction.outcome import Outcome, rounded
 from momentprop_experiments.reproduction.posterior_scores import mean_of_softmax, rejection, scores
@@ -168,7 +168,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
         for name in effort.test:
             data["networks"][name], pictures[name] = measure(name, setting, effort)
             bar.update(1)
-    return Outcome(data, markdown(TITLE, data), plot(out, NAME, data, pictures))
+    return Outcome(data, markdown(TITLE, data), draw_with_pictures(out, NAME, data, pictures))
 
 
 def measure(name: str, setting: Setting, effort: NoisyInputsEffort) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -129,7 +129,7 @@ _METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def plot(out: Path, name: str, data: dict[str, Any], pictures: dict[str, Any]) -> list[Path]:
+def draw_with_pictures(out: Path, name: str, data: dict[str, Any], pictures: dict[str, Any]) -> list[Path]:
     """Draw what a network sees for each data set, and rejection and likelihood for each network."""
     groups: dict[str, list[str]] = {}
     for network, found in data["networks"].items():

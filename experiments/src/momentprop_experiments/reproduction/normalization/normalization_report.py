@@ -37,7 +37,7 @@ def markdown(title: str, data: dict[str, Any]) -> str:
         "Standard training (Adam, batches of 128, learning rate 0.001 · 0.96^k in epoch k). The initializations change "
         "the weights once, before the first step. Batch normalization takes the statistics of each batch; analytic "
         "normalization computes them from the weights and the statistics of the input, at every step, and does not "
-        "look at the batch.",
+        "look at the batch. Each way was trained once, with one seed, so that no difference between them is settled.",
     ]
     for network, found in data["networks"].items():
         parts += [f"**{_NETWORKS[network]}, {found['epochs']} epochs of {found['data']}**", _figures(found["ways"])]

@@ -65,6 +65,8 @@ def _read(place: Path) -> dict[str, Any]:
     return {
         "command": found["command"],
         "torch": found["torch"],
+        "seed": found["config"]["seed"],
+        "made": found.get("made"),
         "test": {name: _rounded(figure) for name, figure in found["test"].items()},
         **{name: [_rounded(row[name]) for row in found["history"]] for name in kept},
     }

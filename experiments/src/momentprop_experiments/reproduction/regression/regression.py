@@ -20,6 +20,7 @@ from momentprop import Normal
 from momentprop.sampling import progress
 from momentprop.training import Regression, Settings, fit, gaussian_nll
 from momentprop_experiments.options import DEFAULTS, Options
+from momentprop_experiments.reproduction.by_seed import BySeed
 from momentprop_experiments.reproduction.outcome import Outcome, rounded
 from momentprop_experiments.reproduction.regression.regression_data import DATA, RegressionData
 from momentprop_experiments.reproduction.regression.regression_report import markdown, plot
@@ -185,13 +186,17 @@ def scores(told: Normal, targets: Tensor) -> dict[str, float]:
 
 
 def _over_seeds(measured: Sequence[Figures]) -> dict[str, Any]:
-    """Return mean and standard error over the seeds, nested by data set, training, noise, method and name."""
+    """Return mean, standard error and all numbers of the seeds, by data set, training, noise, method and name."""
     nested: dict[str, Any] = {}
     for key in dict.fromkeys(key for figures in measured for key in figures):
-        known = torch.tensor([figures[key] for figures in measured if key in figures], dtype=torch.float64)
+        known = [figures[key] for figures in measured if key in figures]
+        found = BySeed.of(known)
         place = nested
         for word in key[:-1]:
             place = place.setdefault(word, {})
-        error = float(known.std() / len(known) ** 0.5) if len(known) > 1 else None
-        place[key[-1]] = {"mean": rounded(float(known.mean())), "error": rounded(error, 2)}
+        place[key[-1]] = {
+            "mean": rounded(found.mean),
+            "error": rounded(found.error, 2),
+            "each": [rounded(x, 6) for x in known],
+        }
     return nested

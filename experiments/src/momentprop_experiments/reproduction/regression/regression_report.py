@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from momentprop.checking.formatting import NONE
 from momentprop_experiments.drawing import LINES, draw
+from momentprop_experiments.reproduction.by_seed import ON_INTERVALS, BySeed, counted
 from momentprop_experiments.reproduction.outcome import table
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def _setting(data: dict[str, Any]) -> str:
         f"draws predict. A calibration is fitted to each network and level of noise, by {data['samples']} draws for "
         f"{data['inputs']} training inputs. 50, 90 and 99 % are the shares of targets in intervals of that level. RMSE "
         f"is the root of the mean squared error. Means over {data['seeds']} split{'s' * several} and initial "
-        f"point{'s' * several}{', ± one standard error of them' * several}; all methods see the same inputs. They take "
+        f"point{'s' * several}; all methods see the same inputs. {ON_INTERVALS} They take "
         "all inputs that can have become the observed one as equally likely, and do not use which are likelier in the "
         "data, so that no method need have the right coverage."
     )
@@ -49,15 +50,16 @@ def _setting(data: dict[str, Any]) -> str:
 def _said(data: dict[str, Any]) -> Iterator[str]:
     """Say how often and by how much one method beats another, and how far off the intervals are."""
     cases = [methods for found in data["figures"].values() for levels in found.values() for methods in levels.values()]
-    better = _wins(cases, "AP2", "AP1")
-    yield f"- Of {len(cases)} cases (data set, training, noise) AP2 has a lower NLL than AP1 in {better}."
+    yield f"- Has AP2 a lower NLL than AP1 (by data set, training and noise)? {_counted(cases, 'AP2', 'AP1')}."
     for method in ("AP2", "calibrated AP2"):
         against = (f"{count} draws {_compared(cases, method, f'Monte Carlo, {count}')}" for count in data["counts"])
         yield f"- The NLL of {method}, less that of Monte Carlo, is on average, with {'; '.join(against)}."
     draws = data["counts"][-1]
     most = f"Monte Carlo, {draws}"
-    mixed = sum(case[most]["nll_of_mixture"]["mean"] < case["calibrated AP2"]["nll"]["mean"] for case in cases)
-    yield f"- The mixture of {draws} draws, which need not be normal, has a lower NLL than calibrated AP2 in {mixed}."
+    mixed = counted(_lower(case[most]["nll_of_mixture"], case["calibrated AP2"]["nll"]) for case in cases)
+    yield f"- Has the mixture of {draws} draws, which need not be normal, a lower NLL than calibrated AP2? {mixed}."
+    for name, found in data["figures"].items():
+        yield f"- {name}: {_trained(found)}"
     ranges = []
     for method in ("AP1", "AP2", "calibrated AP2", most):
         shares = [100 * case[method]["coverage_90"]["mean"] for case in cases]
@@ -65,14 +67,31 @@ def _said(data: dict[str, Any]) -> Iterator[str]:
     yield f"- Intervals of 90 % hold, from the lowest to the highest share, {'; '.join(ranges)}."
 
 
+def _trained(found: dict[str, Any]) -> str:
+    """Say how training by AP2 changes the coverage of AP2's intervals, without noise of the inputs."""
+    by_ap2, by_draws = (
+        next(iter(found[method].values()))["AP2"]["coverage_90"]["each"] for method in ("ap2", "sample")
+    )
+    change = BySeed.of([a - b for a, b in zip(by_ap2, by_draws, strict=True)])
+    return (
+        "without noise, intervals of 90 % by AP2 hold more targets after training by AP2 than after sampled dropout? "
+        f"{change.verdict} ({change.points} points)."
+    )
+
+
 def _compared(cases: Sequence[dict[str, Any]], one: str, other: str) -> str:
-    """Say the mean difference in NLL of two methods, and in how many cases the first is lower."""
+    """Say the mean difference in NLL of two methods, and in how many cases the first is settled to be lower."""
     differences = [case[one]["nll"]["mean"] - case[other]["nll"]["mean"] for case in cases]
-    return f"{statistics.fmean(differences):+.3f} (lower in {_wins(cases, one, other)} of {len(cases)})"
+    return f"{statistics.fmean(differences):+.3f} (lower? {_counted(cases, one, other)})"
 
 
-def _wins(cases: Sequence[dict[str, Any]], one: str, other: str) -> int:
-    return sum(case[one]["nll"]["mean"] < case[other]["nll"]["mean"] for case in cases)
+def _counted(cases: Sequence[dict[str, Any]], one: str, other: str) -> str:
+    return counted(_lower(case[one]["nll"], case[other]["nll"]) for case in cases)
+
+
+def _lower(one: dict[str, Any], other: dict[str, Any]) -> str:
+    """Say whether one figure is lower than another, by the differences of the same seeds."""
+    return BySeed.of([b - a for a, b in zip(one["each"], other["each"], strict=True)]).verdict
 
 
 _SHARES = ("50", "90", "99")
@@ -92,7 +111,7 @@ def _table(levels: dict[str, Any]) -> str:
 def _figure(found: dict[str, Any] | None) -> str:
     if found is None:
         return NONE
-    return f"{found['mean']:.3f}" + ("" if found["error"] is None else f" ± {found['error']:.3f}")
+    return BySeed.of(found["each"]).text(digits=3, sign="")
 
 
 def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from momentprop_experiments.attacks import (
     projected_descent,
 )
 from momentprop_experiments.options import Options
+from momentprop_experiments.provenance import provenance
 from momentprop_experiments.reproduction.outcome import rounded
 from momentprop_experiments.runs.config import Config
 from momentprop_experiments.runs.schedule import is_done
@@ -111,6 +113,10 @@ class Trials:
             **dataclasses.asdict(self.effort),
             "seeds": seeds,
             "commands": {kind: runs[self.place(kind, 0)].command for kind in self.kinds},
+            "runs_made": {
+                place: measured[place].get("made")
+                for place in (self.place(kind, seed) for seed in range(seeds) for kind in self.kinds)
+            },
             "curves": dict(self._curves(measured, seeds)),
         }
 
@@ -149,7 +155,12 @@ class Job:
             found: dict[str, Any] = json.loads(file.read_text())
             if found["about"] == about:
                 return found
+        started = time.perf_counter()
         found = {"about": about, "methods": self.measure()}
+        found["made"] = {
+            "network": json.loads((self.place / "result.json").read_text()).get("made"),
+            "measurement": provenance(as_device(self.device), time.perf_counter() - started),
+        }
         write_file(file, json.dumps(found).encode())
         return found
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from momentprop_experiments.drawing import draw
+from momentprop_experiments.reproduction.by_seed import by_chance, counted
 from momentprop_experiments.reproduction.stability.robustness import CALIBRATED
 from momentprop_experiments.reproduction.stability.stability_report import (
     CHANGES,
@@ -17,7 +18,6 @@ from momentprop_experiments.reproduction.stability.stability_report import (
     on_draws,
     seeds,
     tables,
-    verdict,
 )
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ _UNITS_DRAWN = "bernoulli-drawn, sampling"
 _NOISE_EXPECTED, _UNITS_EXPECTED = "noise-expected, AP2", "bernoulli-expected, AP2"
 
 _SCALES = (
-    ("trained by AP2 for noisy inputs, it withstands noise better than the standard one", "noise", _NOISE, _STANDARD),
+    ("trained by AP2 for noisy inputs, it withstands noise better than standard", "noise", _NOISE, _STANDARD),
     ("and projected gradient descent", "pgd", _NOISE, _STANDARD),
-    ("with Bernoulli units trained by AP2, it withstands noise better than the standard one", "noise", _UNITS,
+    ("with Bernoulli units trained by AP2, it withstands noise better than standard", "noise", _UNITS,
      _STANDARD),
     ("and projected gradient descent", "pgd", _UNITS, _STANDARD),
 )  # fmt: skip
@@ -48,17 +48,19 @@ _CALIBRATION = (
 _EXPECTED = (
     ("the mean of the loss makes AP2 for noisy inputs withstand noise better", "noise", _NOISE_EXPECTED, _NOISE),
     ("and projected gradient descent", "pgd", _NOISE_EXPECTED, _NOISE),
-    ("the mean of the loss makes Bernoulli units trained by AP2 withstand noise better", "noise", _UNITS_EXPECTED,
+    ("the mean of the loss makes Bernoulli units by AP2 withstand noise better", "noise", _UNITS_EXPECTED,
      _UNITS),
     ("and projected gradient descent", "pgd", _UNITS_EXPECTED, _UNITS),
 )  # fmt: skip
 _OTHERS = (
-    ("AP2 for noisy inputs withstands noise better than the same noise drawn in the training", "noise", _NOISE, _DRAWN),
+    ("AP2 for noisy inputs withstands noise better than drawn noise in the training", "noise", _NOISE, _DRAWN),
     ("and projected gradient descent", "pgd", _NOISE, _DRAWN),
     ("Bernoulli units trained by AP2 withstand noise better than trained by sampling", "noise", _UNITS, _UNITS_DRAWN),
     ("and projected gradient descent", "pgd", _UNITS, _UNITS_DRAWN),
     ("batch normalization makes the standard network less stable to noise", "noise", _STANDARD, _NORMALIZED),
 )
+
+_ALL = (*_SCALES, *_CALIBRATION, *_EXPECTED, *_OTHERS)
 
 
 def markdown(title: str, data: dict[str, Any]) -> str:
@@ -69,8 +71,11 @@ def markdown(title: str, data: dict[str, Any]) -> str:
         parts.append(f"Not complete: no seed of the {names} is done; the same command goes on.")
     for name, found in data["networks"].items():
         parts += [f"## {_NAMES[name]} on {found['data']}", _about(found)]
-        parts += [claims(found, (*_SCALES, *_CALIBRATION, *_EXPECTED, *_OTHERS)), *tables(found, _SHOWN)]
-    return "\n\n".join([*parts, "## How to read and to repeat it", ON_CLAIMS, *_commands(data["networks"])])
+        parts += [claims(found, _ALL), *tables(found, _SHOWN)]
+    chance = by_chance(len(_ALL) * len(data["networks"]))
+    return "\n\n".join(
+        [*parts, "## How to read and to repeat it", f"{ON_CLAIMS} {chance}", *_commands(data["networks"])]
+    )
 
 
 def _commands(networks: dict[str, Any]) -> list[str]:
@@ -112,10 +117,7 @@ def _answers(data: dict[str, Any]) -> str:
 
 def _answer(words: str, found: dict[str, Any], which: Any) -> str:
     """Say how often the claims of one kind hold."""
-    verdicts = [verdict(*difference(found, *rest)).split(",")[0] for _, *rest in which]
-    counts = {each: verdicts.count(each) for each in ("yes", "no", "undecided")}
-    said = ", ".join(f"{each} {count}" for each, count in counts.items() if count)
-    return f"{words}: {said} of {len(verdicts)} claims"
+    return f"{words}: {counted(difference(found, *rest).verdict for _, *rest in which)}"
 
 
 def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from momentprop.checking.formatting import NONE, number
 from momentprop_experiments.drawing import draw
+from momentprop_experiments.reproduction.by_seed import ON_INTERVALS, BySeed, by_chance
 from momentprop_experiments.reproduction.outcome import table
 from momentprop_experiments.reproduction.stability.robustness import CALIBRATED
 
@@ -66,7 +67,7 @@ _CLAIMS = (
 
 def markdown(title: str, data: dict[str, Any]) -> str:
     """Return the whole report in Markdown."""
-    judged = [claims(data, _CLAIMS), ON_CLAIMS]
+    judged = [claims(data, _CLAIMS), f"{ON_CLAIMS} {by_chance(len(_CLAIMS))}"]
     return "\n\n".join(
         [f"# {title}", _setting(data), "**What holds**", *judged, _on_odds(data), *tables(data), commands(data)]
     )
@@ -124,45 +125,28 @@ def on_draws(data: dict[str, Any]) -> str:
 
 def claims(data: dict[str, Any], which: Sequence[tuple[str, str, str, str]]) -> str:
     """Return the table of claims; each has its words, the change of the images, and a better and a worse curve."""
-    rows = []
-    for words, change, better, worse in which:
-        gap, error = difference(data, change, better, worse)
-        rows.append([words, verdict(gap, error), f"{100 * gap:+.1f} {_plus_minus(error)}".strip()])
-    return table(("claim", "holds", "accuracy, points"), rows)
+    found = [(words, difference(data, *rest)) for words, *rest in which]
+    rows = [[words, gap.verdict, gap.points, str(gap.seeds)] for words, gap in found]
+    return table(("claim", "holds", "accuracy, points", "seeds"), rows)
 
 
 ON_CLAIMS = (
-    "The last column is the difference in accuracy between the two, averaged over the levels above zero, in "
-    "percentage points; ± is its standard error over the seeds, of which each has the same noise and the same "
-    "order of training images in both; the choice of the test images is not in it. A claim holds, or fails, if the "
-    "difference is more than two of these errors from zero."
+    "The accuracy is the difference between the two, averaged over the levels above zero, in points. Each "
+    "seed has the same noise and the same order of training images in both; the choice of the test images is not in "
+    f"the interval. {ON_INTERVALS}"
 )
 
 
-def _plus_minus(error: float | None) -> str:
-    return "" if error is None else f"± {100 * error:.1f}"
-
-
-def difference(data: dict[str, Any], change: str, better: str, worse: str) -> tuple[float, float | None]:
-    """Return the mean difference of two curves over the levels above zero, and its standard error."""
+def difference(data: dict[str, Any], change: str, better: str, worse: str) -> BySeed:
+    """Return the difference of two curves, averaged over the levels above zero."""
     chosen = [i for i, level in enumerate(data[LEVELS[change]]) if level > 0]
     one, other = (data["curves"][name][change]["accuracy"] for name in (better, worse))
-    gaps = [
-        statistics.fmean(one["each"][i][seed] - other["each"][i][seed] for i in chosen) for seed in range(data["seeds"])
-    ]
-    error = statistics.stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else None
-    return statistics.fmean(gaps), error
-
-
-def verdict(gap: float, error: float | None) -> str:
-    """Say whether a difference is clearly above zero.
-
-    >>> [verdict(0.1, 0.01), verdict(-0.1, 0.01), verdict(0.01, 0.01), verdict(0.1, None)]
-    ['yes', 'no', 'undecided', 'yes, by one seed']
-    """
-    if error is None:
-        return f"{'yes' if gap > 0 else 'no'}, by one seed"
-    return "undecided" if abs(gap) <= 2 * error else "yes" if gap > 0 else "no"
+    return BySeed.of(
+        [
+            statistics.fmean(one["each"][i][seed] - other["each"][i][seed] for i in chosen)
+            for seed in range(data["seeds"])
+        ]
+    )
 
 
 def _on_odds(data: dict[str, Any]) -> str:
@@ -218,23 +202,53 @@ def _power(exponent: float | None) -> str:
     return NONE if exponent is None else number(10**exponent)
 
 
+_SHOWN = (_STANDARD, _NORMALIZED, _DRAWN, _OURS, _EXPECTED, "bernoulli-drawn, sampling")
+"""The curves in the figure: every network under the method that trained it."""
+
+
 def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:
-    """Draw accuracy and odds against the level, a column of panels for noise and for each attack."""
-    return draw(out, name, (10.2, 6.6), lambda figure: _plot(figure, data))
+    """Draw accuracy, its gain over the standard network and odds against the level, for noise and each attack."""
+    return draw(out, name, (10.2, 8.6), lambda figure: _plot(figure, data))
 
 
 def _plot(figure: "Figure", data: dict[str, Any]) -> None:
-    panels = figure.subplots(2, len(CHANGES), sharex="col", sharey="row")
-    for (above, below), (change, title) in zip(panels.T, CHANGES.items(), strict=True):
-        for name in data["curves"]:
+    panels = figure.subplots(3, len(CHANGES), sharex="col", sharey="row")
+    for (above, middle, below), (change, title) in zip(panels.T, CHANGES.items(), strict=True):
+        for name in _SHOWN:
             curve(above, data, name, change, "accuracy", 100)
             curve(below, data, name, change, "odds_of_errors", 1)
+            if name not in (_STANDARD, _NORMALIZED):
+                _gain(middle, data, name, change)
+        middle.axhline(0, color=_COLOURS["standard"], linewidth=0.8)
         above.set_title(title)
+        below.set_yscale("log")  # of the logarithm of the odds, which range from 4 to 10^19
+        below.set_yticks((0.5, 1, 2, 5, 10, 20), ("3.2", "10", "$10^2$", "$10^5$", "$10^{10}$", "$10^{20}$"))
+        below.minorticks_off()
         below.set_xlabel("deviation of the noise" if change == "noise" else "largest change of a pixel")
     panels[0, 0].set_ylabel("test accuracy (%)")
-    panels[1, 0].set_ylabel("odds of errors, logarithm to base 10")
+    panels[1, 0].set_ylabel("points above the standard\nnetwork, 95 % intervals")
+    panels[2, 0].set_ylabel("odds of errors\n(logarithm of the logarithm)")
     lines, names = panels[0, 0].get_legend_handles_labels()
     figure.legend(lines, names, loc="outside lower center", ncols=3)
+
+
+def _gain(axis: "Axes", data: dict[str, Any], name: str, change: str) -> None:
+    """Draw how much more accurate a network is than the standard one, with the intervals over the seeds."""
+    mine, standard = (data["curves"][each][change]["accuracy"]["each"] for each in (name, _STANDARD))
+    pairs = [[a - b for a, b in zip(*level, strict=True)] for level in zip(mine, standard, strict=True)]
+    gains = [BySeed.of(each) for each in pairs]
+    x = data[LEVELS[change]]
+    axis.errorbar(
+        x,
+        [100 * gain.mean for gain in gains],
+        yerr=[100 * (gain.half_width or 0.0) for gain in gains],
+        color=_COLOURS[name.split(", ")[0]],
+        linestyle=_DASHES[name.split(", ")[1]],
+        marker=".",
+        markersize=4,
+        capsize=2,
+        elinewidth=0.8,
+    )
 
 
 def curve(axis: "Axes", data: dict[str, Any], name: str, change: str, key: str, scale: float) -> None:

@@ -1,0 +1,1 @@
+"""Gradients of deep networks of Bernoulli units."""

@@ -1,0 +1,1 @@
+"""Running times of training steps and of predictions."""

@@ -1,66 +1,25 @@
-"""Contenders that take turns on a clock, so that other work on the machine affects all alike."""
+"""What the benchmarks report of contenders that take turns, and what they were measured with."""
 
 import platform
 import statistics
 import subprocess
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from normalization import quartiles, rounded
 
-Run = Callable[[], Any]
+from momentprop_experiments.turns import Clock as Clock
+from momentprop_experiments.turns import Run as Run
+from momentprop_experiments.turns import take_turns as take_turns
+from momentprop_experiments.turns import timed as timed
+from momentprop_experiments.turns import wait as wait
 
 ROOT = Path(__file__).parents[1]
 
 
-@dataclass(frozen=True)
-class Clock:
-    """How long to measure: at least three rounds, at most `rounds`, and about `seconds` in all.
-
-    A contender runs as often in a turn as fits into `turn` seconds, and at least once.
-    """
-
-    rounds: int = 21
-    seconds: float = 10.0
-    turn: float = 0.02
-    warm_up: int = 3
-
-
 QUICK = Clock(rounds=3, seconds=1.0, turn=0.002, warm_up=1)
 """A clock that shows that all runs, and little more."""
-
-
-def take_turns(runs: Mapping[str, Run], clock: Clock) -> list[dict[str, float]]:
-    """Return the seconds of every contender, for each round; the order of a round is that of the last one reversed."""
-    for run in runs.values():
-        timed(run, clock.warm_up)
-    repeats = {name: max(1, min(1000, round(clock.turn / timed(run)))) for name, run in runs.items()}
-    rounds: list[dict[str, float]] = []
-    started = time.perf_counter()
-    while len(rounds) < clock.rounds and (len(rounds) < 3 or time.perf_counter() - started < clock.seconds):
-        order = list(runs)[:: -1 if len(rounds) % 2 else 1]
-        rounds.append({name: timed(runs[name], repeats[name]) for name in order})
-    return rounds
-
-
-def timed(run: Run, repeats: int = 1) -> float:
-    """Return the mean seconds of some runs, until the device has finished them."""
-    wait()
-    started = time.perf_counter()
-    for _ in range(repeats):
-        run()
-    wait()
-    return (time.perf_counter() - started) / repeats
-
-
-def wait() -> None:
-    """Wait for the device."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def ratio(rounds: list[dict[str, float]], one: str, other: str) -> dict[str, Any]:

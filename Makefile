@@ -35,8 +35,10 @@ test-library: $(READY) ## Run the part of it that is about the library
 test-experiments: $(READY) ## Run the part of it that is about the experiments
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal experiments
 
-test-full: $(READY) ## Run the test suite with the slow, wide checks
+test-full: $(READY) ## Run the test suite with the slow, wide checks, and that of the rules with built kernels
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal -m ''
+	MOMENTPROP_KERNELS=wait OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal \
+		tests/kernels tests/rules tests/correlation tests/calibration
 
 # `make fuzz FUZZ='--seed 7 --only models'` passes options on; `python -m tests.fuzz --help` lists them.
 fuzz: $(READY) ## Try random inputs, programs, models and interrupts for ten minutes

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Laplace
 
 from momentprop import Categorical, Joint, Mean, Normal, Statistics, functional
@@ -184,8 +184,8 @@ EXAMPLES: dict[str, Example] = {
     "linalg_vector_norm": Example(lambda x: torch.linalg.vector_norm(x, dim=1)),
     "cosine_similarity": Example(lambda x: F.cosine_similarity(x, other(x))),
     "pairwise_distance": Example(lambda x: F.pairwise_distance(x, other(x))),
-    "var": Example(lambda x: x.var(1)),
-    "std": Example(lambda x: x.std(1)),
+    "var": Example(lambda x: torch.var(x, 1)),
+    "std": Example(lambda x: torch.std(x, 1)),
     "var_mean": Example(lambda x: torch.var_mean(x, 1)),
     "std_mean": Example(lambda x: torch.std_mean(x, 1)),
     # attention and recurrence
@@ -209,7 +209,7 @@ EXAMPLES: dict[str, Example] = {
     "logsumexp": Example(lambda x: torch.logsumexp(x, 1)),
     "class_posterior": Example(functional.class_posterior),
     # choices
-    "argmax": Example(lambda x: x.argmax(-1)),
+    "argmax": Example(lambda x: Label()(x)),
     "argmin": Example(lambda x: x.argmin(-1)),
     "argsort": Example(lambda x: x.argsort(-1)),
     "sort": Example(lambda x: list(x.sort(-1))),
@@ -408,6 +408,7 @@ def _written(x: Any) -> Any:
 
 OTHERWISE: dict[tuple[str, type], Example] = {
     ("prelu", Independent): Example(lambda x: F.prelu(x, x.of(*(part[0] for part in (x.loc, x.variance))))),
+    ("argmax", Statistics): Example(lambda x: x.argmax(-1)),
     ("tensordot", Value): Example(lambda x: torch.tensordot(x[:, :1], constant(6, 2), 1)),
     ("exp", Categorical): Example(torch.exp),
     ("gather", Categorical): Example(lambda x: x.gather(-1, labels(6, 4, 1))),
@@ -440,6 +441,13 @@ if not hasattr(F, "linear_cross_entropy"):
 
 REFUSED = {f"{kind}max_pool{dims}d_with_indices" for kind in ("", "adaptive_") for dims in (1, 2, 3)}
 """Operations whose rule is a refusal."""
+
+
+class Label(nn.Module):
+    """Chooses inside a model, by the means."""
+
+    def forward(self, x: Any) -> Any:
+        return x.argmax(-1)
 
 
 def example(op: str, on: type) -> Example | None:

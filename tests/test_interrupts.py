@@ -3,7 +3,11 @@
 from random import Random
 
 import pytest
+import torch
 
+from momentprop import Normal
+from momentprop.torch_compat.modes import bare
+from momentprop.undoing import leaves_no_trace
 from tests.fuzz import interrupts
 
 MOMENTS = 40
@@ -40,3 +44,14 @@ def test_a_thousand_interrupts_leave_nothing_behind(name):
 @pytest.mark.parametrize("name", interrupts.CALLS)
 def test_a_call_that_is_not_interrupted_leaves_nothing_behind(name):
     assert interrupts.interrupted(name, 0)["interrupts"] == 1
+
+
+def test_an_interrupt_between_entering_and_the_body_of_a_bare_block_leaves_values_alone():
+    @leaves_no_trace
+    def interrupted_there() -> None:
+        bare().__enter__()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_there()
+    assert torch.relu(Normal(torch.zeros(1), 1.0)).loc > 0

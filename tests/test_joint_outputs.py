@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import momentprop
-from momentprop import CorrelationWarning, Joint, Normal, joint_outputs, propagate
+from momentprop import CorrelationWarning, Joint, Normal, NothingRandomWarning, joint_outputs, propagate
 from momentprop.correlation import adjoint
 
 X = torch.randn(4, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -133,7 +133,8 @@ def test_an_expected_loss_has_a_variance_too():
 
 
 def test_what_is_certain_is_a_joint_without_noise():
-    y, z = propagate(lambda x: (x * 2, torch.ones(300, dtype=torch.float64)), X, covariance=True)
+    with pytest.warns(NothingRandomWarning):
+        y, z = propagate(lambda x: (x * 2, torch.ones(300, dtype=torch.float64)), X, covariance=True)
     assert type(y) is type(z) is Joint
     assert not y.variance.any()
     assert not z.variance.any()
@@ -523,3 +524,16 @@ def test_pieces_of_a_correlated_input_and_random_weights_share_its_sources(monke
 def _difference(a, given):
     w = a[:, 0] - torch.eye(5, dtype=torch.float64)[0]
     return w @ given @ w + 0.5
+
+
+@pytest.mark.parametrize("late", ["backward", "step"])
+def test_a_variance_that_is_asked_for_too_late_is_told(late: str) -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+    y = propagate(model, torch.ones(2, 2), input_variance=0.1)
+    if late == "backward":
+        y.loc.sum().backward()
+    else:
+        with torch.no_grad():
+            model[2].weight.add_(1.0)
+    with pytest.raises(RuntimeError, match=r"ask for its `variance` or `covariance` before"):
+        _ = y.variance

@@ -205,7 +205,7 @@ class FunctionalDropout(nn.Module):
 @pytest.mark.parametrize("layer", [nn.Dropout(0.25), FunctionalDropout()], ids=["module", "functional"])
 def test_dropout_acts_in_eval_mode_on_request(layer):
     layer.eval()
-    assert torch.equal(propagate(layer, X, covariance=False).variance, torch.zeros_like(X))
+    assert torch.equal(propagate(layer, X, input_variance=0.0, covariance=False).variance, torch.zeros_like(X))
     y = propagate(layer, X, dropout=True, covariance=False)
     torch.testing.assert_close(y.variance, X**2 / 3)
     assert torch.equal(y.loc, X)

@@ -5,6 +5,7 @@ from momentprop import built_kernels as built_kernels
 from momentprop import functional as functional
 from momentprop import nn as nn
 from momentprop import paper as paper
+from momentprop import posteriors as posteriors
 from momentprop import rules as rules
 from momentprop.as_tensors import AsTensors as AsTensors
 from momentprop.calibration import Calibration as Calibration
@@ -28,9 +29,11 @@ from momentprop.normalization import fold as fold
 from momentprop.normalization import initialize as initialize
 from momentprop.normalization import input_statistics as input_statistics
 from momentprop.normalization import normalize as normalize
+from momentprop.nothing_random import NothingRandomWarning as NothingRandomWarning
 from momentprop.propagate import propagate as propagate
 from momentprop.repeated import repeated as repeated
 from momentprop.rules.precision import variance_precision as variance_precision
+from momentprop.to_onnx import to_onnx as to_onnx
 from momentprop.torch_compat import install as _install
 from momentprop.values import Categorical as Categorical
 from momentprop.values import Estimate as Estimate
@@ -42,5 +45,6 @@ from momentprop.values import Normal as Normal
 from momentprop.values import Sample as Sample
 from momentprop.values import Statistics as Statistics
 from momentprop.values import set_default_validate_args as set_default_validate_args
+from momentprop.weights import with_weights as with_weights
 
 _install(_Operand, _values_in, _where)

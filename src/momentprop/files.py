@@ -62,10 +62,21 @@ def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
 def write_tensors(path: Path, state: Mapping[str, Any], tensors: Mapping[str, Tensor], kind: str) -> None:
     """Write tensors with a state that JSON takes; `kind` says what the file is, for the messages."""
     save = require_safetensors(kind).torch.save
-    stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    stored = _apart({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     text = json.dumps(state)
     header = {"format": FORMAT, "sha256": digest(stored, text)}
     write_file(path, save(stored, {_KEY: json.dumps(header), "state": text}))
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors of which no two share memory, as tied weights do: safetensors refuses these."""
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        found[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return found
 
 
 def read_tensors(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:

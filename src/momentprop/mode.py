@@ -29,10 +29,12 @@ class Propagation(Context):
         self.fallback = fallback
         self.watcher = watcher
         self.stand_ins = StandIns(kind)
+        self.made: dict[int, tuple[Any, Any]] = {}  # what became of values of other types, which live on for their ids
 
     def start(self) -> None:
         """Begin a pass: no plain tensor has become a value."""
         self.stand_ins = StandIns(self.kind)
+        self.made = {}
 
     def seen(self, x: Any) -> Any:
         """Return the value that a plain tensor has become in this pass, or anything else itself."""
@@ -92,10 +94,17 @@ class Propagation(Context):
         return result if args is given else as_given(result, given, args)
 
     def _converted(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the arguments with the moments among them, a random weight say, as values of this kind."""
+        """Return the arguments with the moments among them, a random weight say, as values of this kind.
+
+        One that is met twice is drawn once.
+        """
 
         def converted(x: Any) -> Any:
-            return as_type(x, self.kind) if isinstance(x, Independent | Certain) else x
+            if not isinstance(x, Independent | Certain) or type(x) is self.kind:
+                return x
+            if id(x) not in self.made:
+                self.made[id(x)] = x, as_type(x, self.kind)
+            return self.made[id(x)][1]
 
         args, kwargs = pytree.tree_map(converted, (args, kwargs), is_leaf=is_value)
         return args, kwargs, values_in(args, kwargs)
@@ -140,6 +149,7 @@ def warn_of_draw(source: str, place: str, kind: type[Value]) -> None:
     """Warn that the model draws random numbers of its own, which only `method="sample"` takes as random."""
     warnings.warn(
         f"the model draws random numbers by {source!r} at {place}; as a {kind.__name__} they are kept as constants, "
-        "and their variance is lost: use a layer that momentprop knows, or method='sample'",
+        "and their variance is lost: use a layer that momentprop knows, or method='sample'; "
+        "`momentprop.posteriors.from_variational` converts layers of bayesian-torch and blitz",
         stacklevel=3,
     )

@@ -10,7 +10,10 @@ from momentprop.correlation.following import Following
 from momentprop.correlation.linearly import Linearly
 from momentprop.correlation.probes import Probing
 from momentprop.dispatch.context import Chain, Fallback
+from momentprop.given import refuse_unknown, require_flags, with_covariance, with_values
 from momentprop.joint_outputs import JointRun, Wanted
+from momentprop.kept_draws import KeptDraws
+from momentprop.nothing_random import warn_if_nothing_is_random
 from momentprop.recording import Recording
 from momentprop.running import Run, is_tensor
 from momentprop.sampling import Batches, RunningCovariance, RunningMoments, stream
@@ -19,11 +22,13 @@ from momentprop.torch_compat.dynamo import is_compiled
 from momentprop.torch_compat.functorch import is_known_to_transform
 from momentprop.undoing import leaves_no_trace
 from momentprop.values import Categorical, Estimate, Fitted, Joint, Logistic, Mean, Normal, Sample, Statistics, Value
-from momentprop.values.conversion import copied, is_floating, is_value
+from momentprop.values.conversion import copied, is_value
 from momentprop.values.full import Full
+from momentprop.values.given_noise import the_variance
 from momentprop.values.independent import Independent
 from momentprop.values.probed import as_normal, with_probes
 from momentprop.values.structures import leaves_of, mapped
+from momentprop.weights import Weights, with_weights
 
 Method = Literal["ap1", "ap2", "sample", "full", "linear"]
 Family = Literal["normal", "logistic", "fitted"]
@@ -39,6 +44,7 @@ def propagate(
     method: Method | None = None,
     family: Family | None = None,
     input_variance: Tensor | float | None = None,
+    input_std: Tensor | float | None = None,
     input_covariance: Tensor | None = None,
     dropout: bool = False,
     samples: int = 1000,
@@ -50,6 +56,7 @@ def propagate(
     outputs: Any = None,
     batch_dim: int | None = 0,
     probes: int = 0,
+    weights: Weights | None = None,
     **kwargs: Any,
 ) -> Any:
     r"""Run `model(*args, **kwargs)` by one of some methods and return its output with values in place of tensors.
@@ -81,7 +88,8 @@ def propagate(
     Args:
         model: any module or function. A module is left as it was, but for running statistics and plain tensors that its
             forward pass assigns in training mode. Threads may share it.
-        *args: copies of them go to the model, tensors as well as values.
+        *args: copies of them go to the model, tensors as well as values. Distributions of torch become values with
+            their moments, and a `MultivariateNormal` a `Joint`.
         method: `"ap1"` propagates means (`Mean`), `"ap2"` means and variances, `"sample"` makes many draws and gives
             an `Estimate`. By default a value among the arguments keeps its type, and tensors are run by `"ap2"`.
             `"full"` carries the covariance of all units through the network, for a few hundred units an item;
@@ -89,6 +97,7 @@ def propagate(
         family: of `"ap2"`: `"normal"` (the default), `"logistic"` or `"fitted"` values.
         input_variance: the variance of the first floating-point argument, a number or a tensor that broadcasts to it.
             Refused if an argument is a value already.
+        input_std: instead of it the standard deviation.
         input_covariance: instead of it the covariance of the flattened features of an item, a matrix for all items or
             one for each.
         dropout: let dropout act although the model is in evaluation mode, attention dropout included. Every module but
@@ -106,8 +115,9 @@ def propagate(
             done for outputs of at most 128 units an item; others are those of `False`, with a warning. `True` refuses
             them. `False` is AP2 as in the paper, which takes units as independent. With `"sample"`, `True` gives the
             covariance of the draws.
-        outputs: the units to follow, as an index of the flattened units of an item; or a function of what the model
-            returns, such as a score or the difference of two logits, which is applied inside the pass.
+        outputs: the units to follow, as an index of the flattened units of an item; or a linear function of what the
+            model returns, such as a sum or the difference of two logits, which is applied inside the pass. Apply others
+            to the result, which knows how its units depend on each other.
         batch_dim: the dimension of arguments and outputs along which the items lie, which must not influence each
             other; None if all is one item. An output without it is one item, and so is a vector.
         probes: a number of random directions that travel beside the values of `"ap2"` and tell how units depend on each
@@ -115,6 +125,7 @@ def propagate(
             products, attention, normalization and maxima, and the covariance where noise is large. They take as many
             plain passes, and as much memory for each result. `record` shows what is corrected. Gradients take the
             corrections as constants.
+        weights: the variances of parameters, by their names, or one for all: see `momentprop.with_weights`.
         **kwargs: go to the model.
 
     Several outputs share their sources if they have at most 128 units an item together, so that their difference is
@@ -123,8 +134,16 @@ def propagate(
     """
     if method == "sample" and samples < 2:
         raise ValueError(f"a variance takes at least 2 samples, but samples is {samples}")
+    refuse_unknown(model, kwargs, propagate)
+    require_flags(dropout, covariance)
+    args, kwargs = with_values(args, kwargs)  # type: ignore[assignment]
+    input_variance = the_variance(input_variance, input_std)
+    if isinstance(input_variance, Sequence):
+        raise TypeError("the noise of the input must be a number or a tensor: write `torch.tensor([...])`")
     if input_covariance is not None:
-        args, kwargs = _correlated(args, kwargs, input_variance, input_covariance, batch_dim)  # type: ignore[assignment]
+        args, kwargs = with_covariance(args, kwargs, input_variance, input_covariance, batch_dim)  # type: ignore[assignment]
+    if weights is not None:
+        model = with_weights(model, weights)  # type: ignore[arg-type]
     kind = _type_for(method, family, args, kwargs)
     follows = _follows(method, covariance, kind)
     _require_probes(probes, method, kind)
@@ -132,6 +151,8 @@ def propagate(
     if outputs is not None and then is None and not follows:
         then = functools.partial(_chosen, outputs, batch_dim)
     run = Run(model, args, kwargs, input_variance, dropout, fallback, seed, then)
+    if method == "full" and run.has_random_weights:
+        raise ValueError("method='full' carries the covariance of units, not with random weights: use method='ap2'")
     run = run.settled() if method == "sample" else run
     watcher = None if calibration is None else calibration.corrections(model, kind, dropout)
     recording = Recording(model, kind, record, _copied_as_normal if probes else None)
@@ -151,6 +172,8 @@ def propagate(
             else:
                 output, recorded = once()
                 output = mapped(as_normal, output)
+    if input_variance is None and calibration is None:  # which warns by itself
+        warn_if_nothing_is_random((args, kwargs), (output, recorded), dropout, lambda: run.has_random_weights)
     return output if record is False else (output, recorded)
 
 
@@ -172,21 +195,6 @@ def _follows(method: str | None, covariance: bool | None, kind: type[Value]) -> 
             "`covariance=False`, or compile the model alone, as in `propagate(torch.compile(model), ...)`"
         )
     return True
-
-
-def _correlated(
-    args: Sequence[Any], kwargs: Mapping[str, Any], variance: Any, covariance: Tensor, batch_dim: int | None
-) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Return the arguments with a `Joint` in the place of the first floating-point tensor."""
-    leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=is_value)
-    if variance is not None or any(is_value(leaf) for leaf in leaves):
-        raise TypeError("input_covariance was given beside input_variance, or an argument that has noise of its own")
-    first = next((i for i, leaf in enumerate(leaves) if is_floating(leaf)), None)
-    if first is None:
-        raise TypeError("input_covariance was given, but no argument is a floating-point tensor")
-    dim = None if leaves[first].ndim == 1 else batch_dim
-    leaves[first] = Joint.from_covariance(leaves[first], covariance, batch_dim=dim)
-    return pytree.tree_unflatten(leaves, structure)  # type: ignore[no-any-return]
 
 
 def _chosen(index: Any, batch_dim: int | None, output: Any) -> Any:
@@ -296,7 +304,8 @@ def _estimated(
             kept.append(output)
         return _draws_in(output)
 
-    estimates = iter(stream(draw, samples, together=together, moments_of=moments, batches=folds))
+    kept_draws = KeptDraws(samples, moments)
+    estimates = iter(stream(draw, samples, together=together, moments_of=kept_draws, batches=folds))
     structure = kept[0] if kept or folds is None else folds.first
     return tuple(
         mapped(lambda leaf: next(estimates) if isinstance(leaf, Sample) else leaf, part) if part != {} else part

@@ -26,6 +26,7 @@ from momentprop.values import Normal, Sample, Value
 from momentprop.values.conversion import as_type, as_values, copied, is_floating, is_value
 from momentprop.values.folded import Fold, Folded, NotFolded
 from momentprop.values.structures import CLOSED, leaves_of, mapped
+from momentprop.weights import converted, has_values
 
 Pass = Callable[[], tuple[Any, dict[str, Any]]]
 """Runs a model once, and gives its output and what was recorded."""
@@ -98,6 +99,8 @@ class Run:
         The draws of the output and of what is recorded are stacked along a new first dimension. The pass is given up if
         the model may mix draws, or makes more than `most` bytes.
         """
+        if self.has_random_weights:
+            raise NotFolded("a random weight, which is one for all items")
         fold = Fold(count, most)
         inputs = _Inputs(self.args, self.kwargs, self.input_variance)
         recording.start()
@@ -120,6 +123,8 @@ class Run:
         replica = Replica(self.model)
         if kind is Sample:
             replica.own_buffers(but=_keeps_statistics)
+        if self.has_random_weights:
+            converted(replica, kind)
         if self.dropout:
             _let_noise_act(replica)
         return replica
@@ -200,6 +205,15 @@ class Run:
     def modules(self) -> list[nn.Module]:
         """The modules of the model, which torch takes long to find."""
         return list(self.model.modules()) if isinstance(self.model, nn.Module) else []
+
+    @property
+    def has_random_weights(self) -> bool:
+        """Whether values are in the place of parameters."""
+        return not torch.compiler.is_compiling() and self._has_values
+
+    @functools.cached_property
+    def _has_values(self) -> bool:
+        return has_values(self.modules)
 
     @functools.cached_property
     def is_of_torch(self) -> bool:

@@ -49,12 +49,15 @@ def leaves_no_trace(function: F) -> F:
         if torch.compiler.is_compiling():
             return function(*args, **kwargs)
         steps, entered, gradients = len(_undo.steps), modes.entered(), torch.is_grad_enabled()
+        seen = modes.are_seen()
         handled = sys.exc_info()[1]  # by the caller, who may call us because of an interrupt
 
         def undo() -> None:
             while len(_undo.steps) > steps:
                 _undo.steps[-1]()
                 _undo.steps.pop()
+            if seen:
+                modes.let_be_seen()
             modes.restore(entered)
             if torch.is_grad_enabled() is not gradients:
                 torch.set_grad_enabled(gradients)

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
+from momentprop.checking import formatting
 from tests.checking.reports import EVIL
 
 
@@ -46,6 +47,13 @@ def test_the_page_needs_nothing_from_outside(report):
     assert "url(" not in report.to_html()
     assert "http://" not in report.to_html()
     assert "https://" not in report.to_html()
+
+
+def test_the_cards_tell_the_worth_of_means_and_of_deviations(report):
+    page, found = report.to_html(), report.at_output(report.chief)
+    for count, what in ((found.worth_mean, "means"), (found.worth_std, "deviations")):
+        big = formatting.brief_worth(count, report.samples).replace(">", "&gt;")
+        assert f"<b>{big}</b><span>draws have the same error</span><small>of the {what}</small>" in page
 
 
 def test_the_page_has_every_part(report):

@@ -49,7 +49,7 @@ def test_the_summary_says_how_good_the_method_is(report):
     found = report["output"].methods["ap2"]
     assert f"are off by {formatting.number(found.eps_mean)} standard deviations (ap1: " in report.summary
     assert re.search(r"That is the error of (more than )?\d+ Monte Carlo samples, for the price of", report.summary)
-    assert re.search(r"its 90 % intervals hold [\d.]+ % of the draws", report.summary)
+    assert re.search(r"Its 90 % intervals hold [\d.]+ % of the draws", report.summary)
 
 
 def test_markdown_keeps_names_as_code(evil_report):

@@ -98,6 +98,33 @@ def test_correlations_and_a_calibration_are_compared(folder, capsys):
     assert "What to do next: " in printed.out
 
 
+def test_corrected_methods_are_compared_by_options(folder, capsys):
+    status = _run("nets:small", "--weights", "w.pt", "--data", "x.npy", "--variance", "0.01", "--samples", "20",
+                  "--calibrate", "--covariance", "--probes", "8", "--json", "report.json")  # fmt: skip
+    printed = capsys.readouterr()
+    assert (status, printed.err) == (0, "")
+    report = json.loads(Path("report.json").read_text())
+    assert report["methods"] == ["ap1", "ap2", "joint", "probes-8", "ap2-calibrated", "joint-calibrated"]
+    assert report["inputs"] == 3  # the other three of six were calibrated with
+    assert report["call"].endswith("--calibrate --covariance --probes 8 --samples 20 --json report.json")
+    assert "The calibration was fitted to 3 other inputs than those of the check." in printed.out
+    assert "\nNext, " in printed.out
+    assert "    y = momentprop.propagate(model, x, input_variance=0.01, " in printed.out
+
+
+@pytest.mark.parametrize(
+    ("options", "methods"),
+    [
+        (["--probes", "4"], ["ap1", "ap2", "probes-4"]),
+        (["--covariance"], ["ap1", "ap2", "joint"]),
+        (["--methods", "ap2,joint", "--covariance", "--probes", "4"], ["ap2", "joint", "probes-4"]),
+    ],
+)
+def test_options_add_methods(folder, capsys, options, methods):
+    assert _run("nets:small", "--data", "x.npy", "--variance", "1", "--samples", "9", "--json", "r.json", *options) == 0
+    assert json.loads(Path("r.json").read_text())["methods"] == methods
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -119,6 +146,15 @@ def test_correlations_and_a_calibration_are_compared(folder, capsys):
         (["nets:small", "--data", "x.npy", "--samples", "9"], "nothing in the model is random"),
         (["nets:small", "--data", "x.npy", "--variance", "1", "--methods", "ap9"], "unknown method 'ap9'"),
         (["nets:small", "--data", "x.npy", "--calibration", "no.safetensors"], "no.safetensors"),
+        (
+            ["nets:small", "--data", "x.npy", "--variance", "1", "--calibrate", "--inputs", "1"],
+            "`--calibrate` needs at least two inputs",
+        ),
+        (
+            ["nets:small", "--data", "x.npy", "--variance", "1", "--calibrate", "--calibration", "c.safetensors"],
+            "c.safetensors",
+        ),
+        (["nets:small", "--data", "x.npy", "--variance", "1", "--probes", "1"], "invalid value for '--probes'"),
         (["nets:Odd", "--data", "x.npy", "--variance", "1"], "no Normal rule for 'special_zeta'"),
         (["nets:small", "--data", "x.npy", "--variance", "-1"], "invalid value for '--variance'"),
     ],

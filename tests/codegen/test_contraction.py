@@ -5,6 +5,7 @@ import torch
 
 from momentprop.codegen import c_library, programs
 from momentprop.codegen.contraction import contracted, of_factors, pullback_of_factors
+from momentprop.kernels import rows
 from momentprop.kernels.rows import along_contraction
 from tests.codegen.conftest import needs_compiler
 
@@ -121,3 +122,15 @@ def test_a_program_does_not_keep_the_contraction():
     with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
         built(*given)
     assert max(saved) < contracted(*given[:3]).numel() / 2
+
+
+def test_a_contraction_that_is_kept_is_made_in_pieces(monkeypatch):
+    given = [x.detach() for x in factors(4, 7, 5, 3)]
+    given[3] = given[3][:1]  # shared by all lanes
+    monkeypatch.setattr(rows, "may_be_built", lambda inputs: False)
+    whole = built(*given)
+    monkeypatch.setattr(rows, "_MOST_KEPT", 100)
+    contractions = []
+    monkeypatch.setattr(rows, "contracted", lambda *parts: contractions.append(parts) or contracted(*parts))
+    assert torch.equal(built(*given), whole)
+    assert len(contractions) == 2

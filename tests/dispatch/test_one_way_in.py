@@ -121,7 +121,7 @@ def test_an_operation_enters_once(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_plain_operations_enter_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    with _counted(monkeypatch) as counts:
+    with _counted(monkeypatch) as counts, pytest.warns(momentprop.NothingRandomWarning):
         propagate(lambda x: torch.relu(x) + 1, W, covariance=False)
     assert (counts.entered, counts.searched) == (2, 2)
 
@@ -339,6 +339,6 @@ def test_a_type_that_cannot_be_made_raises() -> None:
 def test_the_public_names_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert momentprop.propagate is propagate
     x: Tensor = W
-    with _counted(monkeypatch) as counts:
+    with _counted(monkeypatch) as counts, pytest.warns(momentprop.NothingRandomWarning):
         propagate(lambda y: y, x, covariance=False)
     assert (counts.entered, counts.searched) == (0, 0)

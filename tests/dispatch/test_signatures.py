@@ -211,7 +211,7 @@ def test_torchs_other_words_mean_the_same() -> None:
     pairs = {
         "amax": (torch.amax(x, axis=1, keepdims=True), x.amax(1, True)),
         "softmax": (torch.softmax(x, axis=0), x.softmax(0)),
-        "var": (torch.var(x, axis=0), x.var(0)),
+        "var": (torch.var(x, axis=0), torch.var(x, 0)),
         "add": (torch.add(x1=x, x2=y), x + y),  # type: ignore[call-overload]
         "norm": (torch.linalg.norm(input=x, axis=0), torch.linalg.norm(x, None, 0)),  # type: ignore[call-overload]
         "method of norm": (x.norm(2, 0, False, torch.float64), x.norm(2, 0, dtype=torch.float64)),  # type: ignore[attr-defined]

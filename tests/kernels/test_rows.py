@@ -36,6 +36,11 @@ def layer_norm(x: Normal, *_: Normal) -> Normal:
     return F.layer_norm(x, x.shape[-1:])
 
 
+def weighted_layer_norm(x: Normal, *_: Normal) -> Normal:
+    weight, bias = (torch.linspace(*ends, FEATURES, device=x.device, dtype=x.dtype) for ends in ((0.5, 2.0), (-1, 1)))
+    return F.layer_norm(x, (FEATURES,), weight, bias)
+
+
 def rms_norm(x: Normal, *_: Normal) -> Normal:
     return F.rms_norm(x, x.shape[-1:])
 
@@ -60,7 +65,7 @@ def logsumexp(x: Normal, *_: Normal) -> Normal:
     return torch.logsumexp(x, -1)
 
 
-MAPS = [layer_norm, rms_norm, F.scaled_dot_product_attention, causal, certain_queries, written_out]
+MAPS = [layer_norm, weighted_layer_norm, rms_norm, F.scaled_dot_product_attention, causal, certain_queries, written_out]
 
 
 def given(device: str, dtype: torch.dtype) -> list[Tensor]:
@@ -85,6 +90,25 @@ def test_moments_and_derivatives_are_those_of_the_formula(function: Callable[...
     for ours, theirs in zip(found, wanted, strict=True):
         error = (ours.detach().cpu().double() - theirs).abs().max()
         assert error < 3e-6 * theirs.abs().max().clamp(min=1e-3)
+
+
+def test_a_weight_and_a_bias_have_the_gradients_of_all_rows(device: str) -> None:
+    def slopes() -> list[Tensor]:
+        mean, _, _, variance, *_ = given(device, torch.float32)
+        weight, bias = (torch.linspace(0.5, 2.0, FEATURES).to(device).requires_grad_() for _ in range(2))
+        certain = torch.arange(TOKENS, device=device).unsqueeze(-1) % 3 == 0  # these rows are torch's own
+        result = F.layer_norm(Normal(mean, torch.where(certain, 0.0, variance.detach())), (FEATURES,), weight, bias)
+        total = (result.loc.sin() + result.variance.cos()).sum()
+        return [*result.parts, *torch.autograd.grad(total, (mean, weight, bias))]
+
+    found = slopes()
+    assert not programs.failures()
+    programs.set_mode("eager")
+    for ours, theirs in zip(found, slopes(), strict=True):
+        assert (ours - theirs).abs().max() < 3e-6 * theirs.abs().max()
+    mean = given(device, torch.float32)[0]
+    plain = F.layer_norm(mean, (FEATURES,), *(torch.linspace(0.5, 2.0, FEATURES).to(device) for _ in range(2)))
+    assert torch.equal(found[0][:, :, ::3], plain[:, :, ::3])
 
 
 @pytest.mark.full  # building takes half a minute

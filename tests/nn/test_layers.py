@@ -116,6 +116,7 @@ def test_moments_agree_with_many_draws(name: str) -> None:
         assert ((moments.variance - drawn.variance).abs() < 5 * drawn.variance_error + 1e-6).all()
 
 
+@pytest.mark.filterwarnings("ignore::momentprop.NothingRandomWarning")
 @layers
 def test_a_tensor_that_meets_a_layer_inside_a_propagation_is_lifted(name: str) -> None:
     layer, x = LAYERS[name]().eval(), a_tensor()

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from momentprop import propagate
 from momentprop.training import Settings, fit, over_ranks
@@ -37,6 +38,14 @@ def _references(model: nn.Module, inputs: torch.Tensor) -> dict[str, torch.Tenso
     return {"drawn": drawn.loc, "error": drawn.loc_error, "mean": exact.loc, "variance": exact.variance}
 
 
+def _read(out: Path | None = None) -> dict[str, torch.Tensor]:
+    """The weights after a training with a loader, whose last batch has one example."""
+    model, examples = _small()
+    loader = DataLoader(TensorDataset(*examples), batch_size=4, shuffle=True)
+    fit(model, loader, FEW, validation=loader, out=out, progress=False)
+    return model.state_dict()
+
+
 def _work(folder: Path) -> None:
     """What each process of the test does; `torchrun` runs this file."""
     torch.set_num_threads(1)
@@ -51,6 +60,7 @@ def _work(folder: Path) -> None:
     found["sampled"] = fit(model.requires_grad_(), examples, sampling, validation=examples, progress=False)[-1][
         "validation_loss"
     ]
+    found["read"] = _read(folder / "read")
     torch.save(found, folder / f"rank{dist.get_rank()}.pt")
 
 
@@ -72,6 +82,13 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ranks(folder):
     return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+def test_the_batches_of_a_loader_are_divided(ranks, folder):
+    alone = _read()
+    for found in ranks:
+        torch.testing.assert_close(found["read"], alone, rtol=1e-12, atol=1e-14)
+    assert (folder / "read" / "model.safetensors").exists()
 
 
 def test_a_process_without_an_example_takes_part(ranks):

@@ -196,7 +196,7 @@ def test_a_map_style_data_set_trains_as_the_tensors_do():
     [
         (_network(), (torch.zeros(3, 2), torch.zeros(2)), "there are 3 inputs, but 2 targets"),
         (_network(), (torch.zeros(0, 2), torch.zeros(0)), "no examples to train with"),
-        (_network(), 7, "a pair of tensors or a map-style data set, not a int"),
+        (_network(), 7, "a map-style data set, or a loader of batches, not a int"),
         (nn.ReLU(), _blobs(), "no parameters to train"),
     ],
 )
@@ -278,6 +278,11 @@ def test_the_gaussian_loss_is_the_logarithm_of_the_density():
 def test_a_regression_that_makes_no_sense_is_refused(call, message):
     with pytest.raises(UserError, match=message):
         call()
+
+
+def test_numbers_are_no_classes():
+    with pytest.raises(UserError, match=r"numbers, not classes: give `fit\(..., objective=Regression\(\)\)`"):
+        fit(nn.Linear(1, 1), _line(), progress=False)
 
 
 def test_the_expected_loss_is_the_mean_of_the_losses_of_draws():

@@ -7,7 +7,7 @@ import torch
 
 import momentprop
 from momentprop import Categorical, Fitted, Logistic, Mean, Normal, Sample
-from tests.values.every import every_family
+from tests.values.every import assert_same, every_family
 
 # Construction
 
@@ -59,6 +59,8 @@ def test_a_value_is_refused_in_place_of_a_component():
 def test_a_variance_of_another_shape_is_refused():
     with pytest.raises(ValueError, match=r"variance of shape \(2,\) does not broadcast to loc of shape \(3,\)"):
         Normal(torch.zeros(3), torch.ones(2))
+    with pytest.raises(ValueError, match=r"loc of shape \(5, 3\): a covariance is given as `input_covariance=`"):
+        Normal(torch.zeros(5, 3), torch.eye(3))
     with pytest.raises(ValueError, match=r"variance of shape \(2, 3\) does not broadcast to loc of shape \(3,\)"):
         Normal(torch.zeros(3), torch.ones(2, 3))
 
@@ -235,3 +237,19 @@ def test_intervals_hold_their_probability():
     for p in (0.0, 1.0, -0.5, 1.5):
         with pytest.raises(ValueError, match="the probability of an interval must lie between 0 and 1"):
             _x().interval(p)
+
+
+@every_family
+def test_a_deviation_may_be_given_in_the_place_of_the_variance(family):
+    loc = torch.tensor([0.0, 1.0])
+    for stddev in (0.5, torch.tensor([0.5, 0.5]), torch.tensor(0.5)):
+        assert_same(family(loc, stddev=stddev), family(loc, variance=0.25))
+    with pytest.raises(TypeError, match="variance and stddev were given"):
+        family(loc, 0.1, stddev=0.1)
+    with pytest.raises(TypeError, match="has a variance: give `variance=` or `stddev=`"):
+        family(loc)
+    for stddev in (-0.5, torch.tensor([0.5, -0.5])):
+        with pytest.raises(ValueError, match="stddev must be non-negative"):
+            family(loc, stddev=stddev)
+    with pytest.raises(TypeError, match="stddev must be a tensor or a number, but is a Normal"):
+        family(loc, stddev=Normal(loc, 0.1))

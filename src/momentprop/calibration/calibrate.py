@@ -8,16 +8,19 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from momentprop.calibration.calibration import Calibration, FitNoise, Quality, dropout_acts
 from momentprop.calibration.corrections import COUNT, Features
 from momentprop.calibration.fingerprint import of_what_lasts
 from momentprop.calibration.fit import PlaceFit, at_level, summed, survey
 from momentprop.checking.ranks import share
+from momentprop.given import as_value, with_values
 from momentprop.propagate import FAMILIES, Family
 from momentprop.running import Run, may_vectorize
 from momentprop.undoing import leaves_no_trace
 from momentprop.values import Value
+from momentprop.values.given_noise import the_variance
 
 SAMPLES = 300
 """The default number of draws of a fit, which give a deviation to 4 %."""
@@ -29,6 +32,7 @@ def calibrate(
     batches: Iterable[Any] | None,
     *,
     input_variance: Tensor | float | Sequence[float] | None = None,
+    input_std: Tensor | float | Sequence[float] | None = None,
     dropout: bool = False,
     samples: int = SAMPLES,
     seed: int = 0,
@@ -55,6 +59,7 @@ def calibrate(
             A single tensor is a single batch. None draws inputs from `statistics`.
         input_variance: the variance of the inputs, as in `propagate`, or a sequence of numbers. A sequence
             fits the corrections at each level and interpolates in the logarithm of the input's mean variance.
+        input_std: instead of it the standard deviation, or a sequence of them.
         dropout: let dropout act in evaluation mode, as in `propagate`. Fit under the noise of the later use.
         samples: the number of draws for each batch and level.
         seed: the seed of the draws; torch's own generators keep their state.
@@ -77,7 +82,7 @@ def calibrate(
         raise ValueError(f"unknown family {family!r}: choose 'normal', 'logistic' or 'fitted'")
     if features not in COUNT:
         raise ValueError(f"unknown features {features!r}: choose 'all', 'state', 'variance' or 'channel'")
-    levels = _levels(input_variance)
+    levels = _levels(the_variance(input_variance, input_std))
     given = _like_weights(drawn_inputs(statistics, shape, inputs, seed), model) if batches is None else batches
     batched = _runs(model, given, {"dropout": dropout, "fallback": fallback}, seed)
     kind, runs = FAMILIES[family], [_at(batched, each) for each in levels]
@@ -129,7 +134,7 @@ def _levels(given: Tensor | float | Sequence[float] | None) -> list[Tensor | flo
 
 def _runs(model: Callable[..., Any], batches: Iterable[Any], noise: dict[str, Any], seed: int) -> list[Run]:
     """This process's part of every batch."""
-    if isinstance(batches, Tensor | Value):
+    if isinstance(batches, Tensor | Value | Distribution):
         batches = [batches]
     runs = []
     for i, batch in enumerate(batches):
@@ -144,9 +149,10 @@ def _runs(model: Callable[..., Any], batches: Iterable[Any], noise: dict[str, An
 
 def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(batch, Mapping):
-        return (), dict(batch)
+        return with_values((), batch)  # type: ignore[return-value]
     if isinstance(batch, tuple | list) and batch:
         batch = batch[0]
+    batch = as_value(batch)
     if not isinstance(batch, Tensor | Value):
         raise TypeError(
             f"a batch must be a tensor, a value, a tuple that begins with one, or a dictionary of arguments, "

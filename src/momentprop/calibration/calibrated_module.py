@@ -5,9 +5,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from momentprop.calibration.calibration import Calibration
+from momentprop.given import with_values
 from momentprop.propagate import FAMILIES
 from momentprop.running import Run
 from momentprop.values import Value
+from momentprop.values.given_noise import the_variance
 
 
 class Calibrated(nn.Module):
@@ -31,6 +33,7 @@ class Calibrated(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model on tensors or values, and return its output with values in place of tensors."""
+        args, kwargs = with_values(args, kwargs)  # type: ignore[assignment]
         fit = self.calibration
         kind = FAMILIES[fit.noise.family]
         has_values = any(isinstance(given, Value) for given in (*args, *kwargs.values()))
@@ -57,6 +60,7 @@ def calibrated(
     calibration: Calibration,
     *,
     input_variance: Tensor | float | None = None,
+    input_std: Tensor | float | None = None,
     dropout: bool | None = None,
 ) -> Calibrated:
     r"""A module that runs `model` by AP2 with the corrections of a calibration, and leaves the model unchanged.
@@ -78,10 +82,11 @@ def calibrated(
         model: the module that was calibrated, or one with the same weights.
         calibration: the result of `momentprop.calibrate`.
         input_variance: the variance of plain input tensors; by default that of the fit.
+        input_std: instead of it the standard deviation.
         dropout: whether dropout acts in evaluation mode; by default as in the fit.
     """
     calibration.require(model)
     acts = calibration.noise.dropout if dropout is None else dropout
     if dropout is not None:
         calibration.warn_of_dropout(model, dropout)
-    return Calibrated(model, calibration, input_variance, acts)
+    return Calibrated(model, calibration, the_variance(input_variance, input_std), acts)

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from momentprop.values import Value
+
 _DEPTH = 6  # how far containers are opened; deeper ones, and those that hold themselves, count by their class
 _OWN = frozenset({*vars(nn.Module()), "training"})  # the attributes of every module
 _PLAIN = (bool, int, float, complex, str, tuple, list)  # constants of a class; the rest of its attributes is code
@@ -65,6 +67,8 @@ def _opened(value: Any, tensors: list[Tensor], depth: int) -> str:
         inside = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
     elif isinstance(value, Distribution):
         inside = {name: getattr(value, name, None) for name in value.arg_constraints}
+    elif isinstance(value, Value):  # a random weight
+        inside = {name: getattr(value, name) for name in value.components}
     else:
         return _named(value)
     parts = (f"{text(name, tensors, depth)}: {text(each, tensors, depth)}" for name, each in inside.items())

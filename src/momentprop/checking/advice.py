@@ -5,10 +5,8 @@ from collections.abc import Callable, Sequence
 
 from momentprop.checking.formatting import number, percent, worth
 from momentprop.checking.methods import CALIBRATED, FEW_PROBES, JOINT, JOINT_CALIBRATED, PROBES
+from momentprop.checking.next_step import is_fine, simplest_first
 from momentprop.checking.results import Results
-
-FINE = 0.1
-"""The relative error of one deviation, and the error of the means in deviations, up to which a method will do."""
 
 FINE_CLASSES = 1e-3
 """The divergence of class probabilities in nats up to which none is looked for that is closer."""
@@ -50,8 +48,8 @@ def _without_deviations(report: Results, quote: Callable[[str], str]) -> list[st
 def _of_deviations(report: Results, told: Sequence[str], quote: Callable[[str], str]) -> tuple[str, list[str]]:
     """The method to use, and why."""
     first = told[0]
-    bound = _bound(FINE, report.floor_at_output.rms_log_std)
-    good = [name for name in _simplest_first(report, told) if _rms(report, name) <= bound]
+    floor = report.floor_at_output.rms_log_std
+    good = [name for name in simplest_first(report, told) if is_fine(_rms(report, name), floor)]
     if first in good:
         return first, [
             f"The deviations by {quote(first)} are close ({_factor(report, first)}): use {_how(first, quote)}, which "
@@ -77,7 +75,7 @@ def _of_deviations(report: Results, told: Sequence[str], quote: Callable[[str], 
 
 def _of_means(report: Results, name: str, quote: Callable[[str], str]) -> list[str]:
     error = report.at_output(name).eps_mean
-    if error is None or error <= _bound(FINE, report.floor_at_output.eps_mean):
+    if error is None or is_fine(error, report.floor_at_output.eps_mean):
         return []
     errors = {other: report.at_output(other).eps_mean for other in report.methods}
     best = min((x, other) for other, x in errors.items() if x is not None)[1]
@@ -92,7 +90,7 @@ def _of_classes(report: Results, name: str, quote: Callable[[str], str]) -> list
         return []
     closest = min(_divergence(report, other) for other in report.posterior.methods)
     close = [other for other in report.posterior.methods if _divergence(report, other) <= 2 * closest]
-    best = _simplest_first(report, close)[0]
+    best = simplest_first(report, close)[0]
     here, there = _divergence(report, name), _divergence(report, best)
     if here - there < max(here / 2, report.posterior.floor, FINE_CLASSES):
         return []
@@ -109,11 +107,6 @@ def _of_draws(report: Results, name: str) -> list[str]:
     return [
         f"It has the error of {worth(report.samples, report.samples)} draws: a larger `samples` shows what is left."
     ]
-
-
-def _simplest_first(report: Results, names: Sequence[str]) -> list[str]:
-    """The methods in the order of their cost, those that need no calibration first."""
-    return sorted(names, key=lambda name: (name in (CALIBRATED, JOINT_CALIBRATED), report.cost[name].measured))
 
 
 def _to_try(report: Results) -> str:
@@ -159,11 +152,6 @@ def _rms(report: Results, name: str) -> float:
     found = report.at_output(name).rms_log_std
     assert found is not None
     return found
-
-
-def _bound(fine: float, floor: float | None) -> float:
-    """The bound of a figure, which no method can be asked to undercut by far if the draws are few."""
-    return max(fine, 1.5 * (floor or 0.0))
 
 
 def _divergence(report: Results, name: str) -> float:

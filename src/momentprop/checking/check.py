@@ -1,5 +1,6 @@
 """The call `momentprop.check`."""
 
+import dataclasses
 import functools
 import platform
 import time
@@ -10,27 +11,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from momentprop.checking import accuracy, cost, ranks, shown_inputs, wide_outputs
+from momentprop.checking import accuracy, cost, culprit, ranks, shown_inputs, wide_outputs
 from momentprop.checking.final_output import Classes
 from momentprop.checking.measure import Measurement, measure
-from momentprop.checking.methods import Compared, Method, functions
+from momentprop.checking.methods import PLAIN_AP2, Compared, Method, functions
 from momentprop.checking.picked_units import name_of_output
 from momentprop.checking.report import Report
-from momentprop.checking.results import Cost, ModuleAccuracy
+from momentprop.checking.results import Cost, Culprit, ModuleAccuracy
+from momentprop.given import refuse_unknown, with_values
+from momentprop.nothing_random import nothing_may_be_random
 from momentprop.running import Run, may_vectorize
 from momentprop.undoing import leaves_no_trace
 from momentprop.values import Value
+from momentprop.values.given_noise import the_variance
 
 UNITS = 2**13
 """The default number of units to measure of every output."""
 
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+"""The modules that do nothing unless dropout acts."""
+
 
 @leaves_no_trace
 @torch.no_grad()
+@nothing_may_be_random()  # then an error says so
 def check(
     model: Callable[..., Any],
     *args: Any,
     input_variance: Tensor | float | None = None,
+    input_std: Tensor | float | None = None,
     methods: Sequence[Method] | None = None,
     dropout: bool = False,
     samples: int = 1000,
@@ -60,6 +69,7 @@ def check(
             mode, because a thousand draws would change its statistics.
         *args: arguments of the model: a batch of inputs, tensors or values.
         input_variance: the variance of the first floating-point argument, as in `propagate`.
+        input_std: instead of it the standard deviation.
         methods: the methods to compare with draws, by default `("ap1", "ap2", "joint")`. Others are `"linear"`, the
             delta method; `"full"`, for small networks; `"probes"`, which has 16 of them, and `"probes-64"`;
             `"ap2-logistic"` and `"ap2-fitted"`; a name with options of `propagate` such as
@@ -90,6 +100,9 @@ def check(
         raise ValueError("draws would change the running statistics of batch normalization: call `model.eval()` first")
     if units is not None and units < 1:
         raise ValueError(f"at least 1 unit of every output must be measured, but units is {units}: None takes all")
+    refuse_unknown(model, kwargs, check)
+    args, kwargs = with_values(args, kwargs)  # type: ignore[assignment]
+    input_variance = the_variance(input_variance, input_std)
     started = time.perf_counter()
     named = functions(methods, calibration)
     noise = {"input_variance": input_variance, "dropout": dropout, "fallback": fallback}
@@ -101,7 +114,7 @@ def check(
     found = ranks.gathered(measure(mine, chosen.methods, samples, units, classes, shown), start)
     compared = {name: chosen.methods[name] for name in found.methods}
     modules = _modules(found, run, samples)
-    return Report(
+    report = Report(
         call=_described(run, found.methods, samples),
         versions=_versions(),
         model=_model_name(model),
@@ -116,17 +129,32 @@ def check(
         cost=_cost(mine, compared, chosen.units),
         seconds=time.perf_counter() - started,
         notes=chosen.notes + found.notes,
+        given=_given(run),
     )
+    guilty, failure = ranks.of_first(_culprit(mine, report))
+    seconds = time.perf_counter() - started
+    return dataclasses.replace(report, culprit=guilty, notes=[*report.notes, *failure], seconds=seconds)
+
+
+def _culprit(run: Run, report: Report) -> tuple[Culprit | None, list[str]]:
+    """The operation at which AP2 goes wrong, if it does, or a note of why that could not be found."""
+    if report.chief not in PLAIN_AP2 or report.first_off(report.chief, culprit.OFF) is None:
+        return None, []
+    try:
+        return culprit.culprit(run, report.samples), []
+    except Exception as error:  # the figures of the report do not depend on it
+        return None, [f"the operation at fault was not found: {type(error).__name__}: {error}".splitlines()[0]]
 
 
 def _modules(found: Measurement, run: Run, samples: int) -> dict[str, ModuleAccuracy]:
-    types = _types(run)
+    types, idle = _types(run), _idle(run)
     modules: dict[str, ModuleAccuracy] = {}
     for name, measured in found.modules.items():
         same = next((other for other in modules if accuracy.same_units(found.modules[other], measured)), None)
         path = measured.path
         kind = types[path if path in types else path.rpartition("#")[0]]  # `path#2` for a second call
-        modules[name] = accuracy.of_module(measured, samples, kind, same)
+        acts = path not in idle
+        modules[name] = dataclasses.replace(accuracy.of_module(measured, samples, kind, same), acts=acts)
     if found.correlations is not None:
         modules[found.end] = accuracy.with_correlations(modules[found.end], found.correlations, samples)
     if all(module.zero == module.units for module in modules.values()):
@@ -140,6 +168,17 @@ def _types(run: Run) -> dict[str, str]:
         return {name_of_output(run.model): "function"}
     types = {path: type(module).__name__ for path, module in run.model.named_modules(remove_duplicate=False)}
     return {**types, name_of_output(run.model): type(run.model).__name__}
+
+
+def _idle(run: Run) -> set[str]:
+    """The paths of modules that hand on their input: dropout that is switched off."""
+    named = run.model.named_modules(remove_duplicate=False) if isinstance(run.model, nn.Module) else ()
+    return {
+        path
+        for path, module in named
+        if isinstance(module, nn.Identity)
+        or ((isinstance(module, DROPOUTS) and not (run.dropout or module.training)) or getattr(module, "p", 1) == 0)
+    }
 
 
 def _cost(run: Run, methods: Mapping[str, Compared], units: int) -> dict[str, Cost]:
@@ -158,6 +197,17 @@ def _described(run: Run, methods: Sequence[str], samples: int) -> str:
     }
     named |= {"methods": tuple(methods), "samples": samples, "seed": run.seed}
     return f"momentprop.check({', '.join([*given, *(f'{name}={_brief(value)}' for name, value in named.items())])})"
+
+
+def _given(run: Run) -> str:
+    """The arguments of `propagate` as source code."""
+    args = "x" if len(run.args) == 1 and not run.kwargs else "*args, **kwargs" if run.kwargs else "*args"
+    noise = [
+        f"{name}={value!r}" if isinstance(value, bool | int | float | str) else f"{name}={name}"
+        for name, value in run.noise.items()
+        if value is not None and value is not False
+    ]
+    return ", ".join(["model", args, *noise])
 
 
 def _brief(x: Any) -> str:

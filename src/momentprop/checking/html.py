@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from importlib import resources
 
-from momentprop.checking import advice, charts, formatting, sentences, tables
+from momentprop.checking import advice, charts, formatting, next_step, sentences, tables
 from momentprop.checking.methods import JOINT
 from momentprop.checking.results import SAMPLED, Example, Results
 from momentprop.checking.svg import Markup, element, join, mark
@@ -66,7 +66,8 @@ def _tiles(report: Results, name: str) -> Markup:
         (formatting.number(found.eps_std), "factor of the deviations", "eps_std; 1 is exact, below is overconfident"),
         (formatting.number(found.rms_log_std), "relative error of one deviation", "rms_log_std; 0 is exact"),
         (formatting.brief_worth(found.worth_mean, report.samples), "draws have the same error", "of the means"),
-        (formatting.number(report.cost[name].measured), "forward passes", "measured cost, by the clock"),
+        (formatting.brief_worth(found.worth_std, report.samples), "draws have the same error", "of the deviations"),
+        (formatting.number(report.cost[name].measured), "forward passes", "measured cost, in processor time"),
     ]
     shown = [
         element("div", element("b", big), element("span", what), element("small", more), class_="tile")
@@ -136,6 +137,9 @@ def _tables(report: Results) -> Markup:
 
 def _next(report: Results) -> Markup:
     said = [element("p", prose(sentence)) for sentence in (*report.notes, *advice.sentences(report))]
+    following = next_step.step(report)
+    if following is not None:
+        said += [element("p", f"Next, {following.name}:"), element("pre", following.code)]
     return section("What to do next", "", *said)
 
 

@@ -18,6 +18,9 @@ CALIBRATED = "ap2-calibrated"
 JOINT_CALIBRATED = "joint-calibrated"
 """The name of AP2 with a calibration that follows correlations."""
 
+PLAIN_AP2 = ("ap2", "ap2-normal")
+"""The names of AP2 with independent normal units."""
+
 PROBES = "probes"
 """The name of AP2 with probes; `probes-64` has 64 of them."""
 

@@ -57,6 +57,15 @@ def gathered(mine: Measurement, start: int) -> Measurement:
     )
 
 
+def of_first(found: Any) -> Any:
+    """What the first process has found, in every process."""
+    if not is_split():
+        return found
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, found)
+    return parts[0]
+
+
 def _joined(parts: Sequence[Measured]) -> Measured:
     first = parts[0]
     rows = sum(part.shape[0] for part in parts if part.shape)

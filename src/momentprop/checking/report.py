@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from momentprop.checking import advice, html, plot, sentences, tables
+from momentprop.checking import advice, html, next_step, plot, sentences, tables
+from momentprop.checking.next_step import Step
 from momentprop.checking.results import Results
 from momentprop.markdown import code, table
 
@@ -38,6 +39,11 @@ class Report(Results):
     def advice(self) -> list[str]:
         """What to do next, in a few sentences that follow from the figures at the output."""
         return advice.sentences(self)
+
+    @property
+    def next(self) -> Step | None:
+        """The next step: `ap2`, `covariance`, `probes`, `calibrate` or `sample`, with the code to write."""
+        return next_step.step(self)
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers: `to_dict()["modules"]["conv1"]["methods"]["ap2"]["eps_mean"]`."""
@@ -76,4 +82,6 @@ def _text(report: Report, quote: Callable[[str], str]) -> str:
             parts += [f"Standard deviations by {quote(name)}:", table(*tables.deviations(report, name, quote))]
     parts += ["At the output (worth: how many draws have the same error):", table(*tables.at_output(report, quote))]
     parts += [*report.notes, f"What to do next: {' '.join(advice.sentences(report, quote))}"]
+    if report.next is not None:
+        parts.append(f"Next, {report.next.name}:\n\n    {report.next.code.replace(chr(10), chr(10) + '    ')}")
     return "\n\n".join(parts)

@@ -35,6 +35,7 @@ class ModuleAccuracy:
     floor: Accuracy
     methods: dict[str, Accuracy]
     same_as: str | None = None  # the inner module with the same output
+    acts: bool = True  # or else it hands on its input, as dropout that is switched off
 
     @property
     def total(self) -> int:
@@ -91,6 +92,16 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Culprit:
+    """The operation at which the deviations of AP2 go wrong, and the factor by which they are off around it."""
+
+    operation: str
+    place: str  # the module that runs it
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
 class Results:
     """All numbers of a check, and the ones that summaries and charts ask for most."""
 
@@ -108,6 +119,8 @@ class Results:
     cost: dict[str, Cost]
     seconds: float
     notes: list[str] = field(default_factory=list)  # which methods are left out, and why
+    culprit: Culprit | None = None
+    given: str = "model, x"  # the arguments of `propagate` in code
 
     def __getitem__(self, name: str) -> ModuleAccuracy:
         return self.modules[name]
@@ -137,3 +150,11 @@ class Results:
     def rows(self) -> dict[str, ModuleAccuracy]:
         """The modules without those that only pass on the output of an inner module; the final output stays."""
         return {name: module for name, module in self.modules.items() if module.same_as is None or name == self.output}
+
+    def first_off(self, method: str, off: float) -> str | None:
+        """The first module where the deviations of a method are off by more than a share."""
+        for path, module in self.rows.items():
+            found = module.methods.get(method)
+            if found is not None and found.eps_std is not None and not 1 - off < found.eps_std < 1 / (1 - off):
+                return path
+        return None

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Mapping
 
+from momentprop.checking.culprit import OFF
 from momentprop.checking.formatting import factor, number, percent, worth
 from momentprop.checking.methods import CALIBRATED, JOINT, JOINT_CALIBRATED
 from momentprop.checking.results import Results
 from momentprop.markdown import code
-
-_OFF = 0.2  # the summary names the first module whose deviations have a larger relative error
-
 
 _OTHERS = (JOINT, CALIBRATED, JOINT_CALIBRATED)  # the summary has a sentence on each
 
@@ -17,10 +15,7 @@ def summary(report: Results, quote: Callable[[str], str] = str) -> str:
     """The result in plain sentences; `quote` escapes the user's names."""
     name = report.chief
     parts = [_of_means(report, name, quote), _of_deviations(report, name), _of_classes(report, name)]
-    off = _first_off(report, name)
-    if off is not None:
-        where = f"{code(off)}, a {quote(report[off].type)}"
-        parts.append(f"The first module where its deviations are off by more than {percent(_OFF)} is {where}.")
+    parts.append(_of_culprit(report, name, quote))
     parts += [_of_other(report, other) for other in report.methods if other in _OTHERS and other != name]
     return " ".join(part for part in parts if part)
 
@@ -60,8 +55,8 @@ def _of_deviations(report: Results, name: str) -> str:
         return ""
     covered = found.coverage.get("90")
     return (
-        f"Its standard deviations are {factor(found.eps_std, floor.eps_std)}, "
-        f"and its 90 % intervals hold {percent(covered)} of the draws."
+        f"Its standard deviations are {factor(found.eps_std, floor.eps_std)}, each with the error of "
+        f"{worth(found.worth_std, report.samples)} samples. Its 90 % intervals hold {percent(covered)} of the draws."
     )
 
 
@@ -81,9 +76,17 @@ def best(divergences: Mapping[str, float]) -> tuple[str, float]:
     return min(divergences.items(), key=lambda item: item[1])
 
 
-def _first_off(report: Results, name: str) -> str | None:
-    for path, module in report.rows.items():
-        found = module.methods.get(name)
-        if found is not None and found.eps_std is not None and not 1 - _OFF < found.eps_std < 1 / (1 - _OFF):
-            return path
-    return None
+def _of_culprit(report: Results, name: str, quote: Callable[[str], str]) -> str:
+    """Where deviations go wrong: at an operation, or as far as is known at a module."""
+    off, guilty = report.first_off(name, OFF), report.culprit
+    if off is None:
+        return ""
+    if guilty is not None:
+        return (
+            f"Its deviations go wrong at {code(guilty.operation)} in {quote(guilty.place)}: before it they are "
+            f"×{number(guilty.before, 3)} of the true ones, after it ×{number(guilty.after, 3)}."
+        )
+    where = f"{code(off)}, a {quote(report[off].type)}"
+    if not report[off].acts:
+        return f"Its deviations are off by more than {percent(OFF)} before {where} that does nothing here."
+    return f"The first module where its deviations are off by more than {percent(OFF)} is {where}."

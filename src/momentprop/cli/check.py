@@ -13,6 +13,7 @@ import typer
 from torch import Tensor, nn
 
 import momentprop
+from momentprop.checking.methods import JOINT, PROBES
 from momentprop.errors import UserError
 
 
@@ -39,6 +40,15 @@ def check(
         Path | None,
         typer.Option(metavar="FILE", help="Compare calibrated AP2 too: a file that Calibration.save wrote."),
     ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Calibrate AP2 with every other input, and check it on the rest.")
+    ] = False,
+    covariance: Annotated[
+        bool, typer.Option("--covariance", help="Compare AP2 with correlations, and say why if it cannot run.")
+    ] = False,
+    probes: Annotated[
+        int | None, typer.Option(min=2, metavar="K", help="Compare AP2 corrected by K probes, such as 16.")
+    ] = None,
     samples: Annotated[int, typer.Option(min=2, help="The number of Monte Carlo draws.")] = 1000,
     seed: Annotated[int, typer.Option(help="The seed of the draws.")] = 0,
     inputs: Annotated[int | None, typer.Option(min=1, help="Use only the first N inputs.")] = None,
@@ -59,18 +69,40 @@ def check(
     )
     names = None if class_names is None else class_names.split(",")
     options: dict[str, Any] = {"samples": samples, "seed": seed, "class_names": names}
-    options["methods"] = None if methods is None else methods.split(",")
+    options["methods"] = _methods(methods, covariance, probes)
     options["calibration"] = None if calibration is None else momentprop.Calibration.load(calibration)
+    noise: dict[str, Any] = {"input_variance": variance, "dropout": dropout}
+    notes = []
     try:
-        report = momentprop.check(model, x, input_variance=variance, dropout=dropout, **options)
+        if calibrate:
+            notes = [f"The calibration was fitted to {len(x[1::2])} other inputs than those of the check."]
+            options["calibration"], x = _calibrated(model, x, calibration, seed=seed, **noise)
+        report = momentprop.check(model, x, **noise, **options)
     except (TypeError, ValueError, momentprop.MissingRule) as error:
         raise UserError(str(error)) from error
-    report = dataclasses.replace(report, call=_command(context))
+    report = dataclasses.replace(report, call=_command(context), notes=[*report.notes, *notes])
     print(report)
     if json is not None:
         json.write_text(report.to_json(), encoding="utf-8")
     if html is not None:
         print(f"\nThe report is in {report.save_html(html)}: open it in a browser.")
+
+
+def _methods(names: str | None, covariance: bool, probes: int | None) -> list[str] | None:
+    """Return the methods to compare, None for the usual ones."""
+    more = [JOINT] * covariance + ([f"{PROBES}-{probes}"] if probes is not None else [])
+    if names is None:
+        return ["ap1", "ap2", *more] if more else None
+    return list(dict.fromkeys([*names.split(","), *more]))
+
+
+def _calibrated(model: nn.Module, x: Tensor, file: Path | None, **noise: Any) -> tuple[momentprop.Calibration, Tensor]:
+    """Return a calibration to every other input, and the rest of the inputs."""
+    if file is not None:
+        raise UserError("a calibration was given: leave out `--calibrate`, or `--calibration`")
+    if len(x) < 2:
+        raise UserError("`--calibrate` needs at least two inputs: one to fit to, and another one to check with")
+    return momentprop.calibrate(model, x[1::2], **noise), x[::2]
 
 
 def _command(context: typer.Context) -> str:

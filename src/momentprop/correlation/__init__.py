@@ -10,6 +10,7 @@ the variances $r$ of the rests. It is exact for linear networks.
 * `rests`: the variance of the rest of each operation.
 * `gates`: derivatives along the means only.
 * `following`, `within`: the watcher that collects births in a pass, and values that live inside a model.
+* `shared_weights`: weights, each of which is one source of noise for all items.
 * `shielded`: watchers that correct variances in such a pass.
 * `adjoint`, `items`: one backward pass for each output, and where the items of a batch lie.
 * `outputs`, `graph`: outputs as `Joint` values; what a graph depends on and holds.

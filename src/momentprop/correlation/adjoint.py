@@ -13,6 +13,7 @@ from momentprop.correlation.births import Birth, Births
 from momentprop.correlation.gates import Gates
 from momentprop.correlation.items import Place, Weighing, at, whole
 from momentprop.correlation.refusals import FACTORIZED
+from momentprop.correlation.shared_weights import Met, add, plus_weights
 from momentprop.values.sources import Segment, Sources, spread
 
 
@@ -52,6 +53,7 @@ def followed(
     moved = {
         segment: outputs.new_zeros(items, units, segment.number, dtype=wide) for segment in brought(births.found, items)
     }
+    by_weights: dict[Segment, Tensor] = {}
     seen: dict[int, tuple[Place, Tensor]] = {}
     by_rests = torch.zeros_like(total)
     for (birth, row), place in zip(moving, places, strict=True):
@@ -63,9 +65,11 @@ def followed(
             by_rests = by_rests + added
         for segment, factors in _sources(birth, place):
             part = place.items_first(apart) @ factors.to(wide).mT
-            moved[segment] = moved[segment] + part
+            add(by_weights if birth.of_weight else moved, segment, part)
     for part in moved.values():
         total = total + part @ part.mT
+    met = [Met(birth.use, *seen[id(birth)]) for birth, _ in moving if birth.use is not None]
+    total = plus_weights(total, met, by_weights)
     total = bent(total, by_rests, [(birth, *seen[id(birth)]) for birth, _ in moving if birth.rests is not None])
     crosses = [_cross(outputs, birth, seen.get(id(birth)), moved) for birth in births.found[:inputs]]
     return Followed(total.to(outputs.dtype), crosses, moved)
@@ -117,6 +121,9 @@ def _prefers_batches(outputs: Tensor) -> bool:
     return outputs.is_cuda
 
 
+_BEFORE = "ask for its `variance` or `covariance` before `backward()` and `step()`"
+
+
 def pulled(
     outputs: Tensor, edges: Sequence[Any], cotangent: Tensor, tracked: bool = False, is_grads_batched: bool = False
 ) -> Sequence[Any]:
@@ -127,9 +134,11 @@ def pulled(
     except RuntimeError as error:
         if "inplace operation" in str(error):
             raise RuntimeError(
-                "the model overwrites in place what its derivative needs, so that correlations cannot be followed: "
-                f"write the operation out of place, or {FACTORIZED}"
+                "what a derivative needs was overwritten, so that correlations cannot be followed: by the model, then "
+                f"write the operation out of place, or {FACTORIZED}; or by a step of an optimizer, then {_BEFORE}"
             ) from error
+        if "a second time" in str(error):
+            raise RuntimeError(f"the graph of the result was freed by a backward pass: {_BEFORE}") from error
         raise
 
 
@@ -163,7 +172,7 @@ def brought(inputs: Iterable[Any], items: int) -> Sources:
     """Return the sources that inputs (`Joint` values or births) bring along, as outputs of some items have them."""
     found: dict[Segment, None] = {}
     for each in inputs:
-        for event, of, number in each.sources:
+        for event, of, number in () if getattr(each, "of_weight", False) else each.sources:
             if items == 1 and each.batch_dim is not None:
                 found.update({Segment(event, (item,), number): None for item in sorted(set(of) - {-1})})
             else:

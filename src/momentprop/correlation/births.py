@@ -1,5 +1,6 @@
 """What is born in a pass: noise that is uncorrelated with everything before it."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,9 @@ class Birth:
     factors: Tensor | None = None  # of shape (K, *shape): how an input that is a `Joint` moves with its sources
     sources: Sources = ()  # of these factors
     batch_dim: int | None = None  # along which the items of that input lie, each with sources of its own
+    of_weight: bool = False  # born at a random weight, whose sources the outputs do not name
+    use: Any = None  # of random weights in the operation, whose noise is shared by all items: see `shared_weights`
+    noise: Tensor | None = None  # with a use: the variance of the result, as a scale for errors that rounding makes
     rests: Tensor | None = None  # of shape (K, *shape): draws of this noise by probes, with what units have in common
 
     @property
@@ -40,6 +44,8 @@ class Birth:
             total = total + self.shared.square()
         if self.factors is not None:
             total = total + self.factors.square().sum(0)
+        if self.noise is not None:
+            total = total + self.noise
         return total.expand(self.shape)
 
     def terms(self, slopes: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -64,10 +70,23 @@ class Births:
     """All births of one pass."""
 
     found: list[Birth] = field(default_factory=list)
+    leaves: set[Any] = field(default_factory=set)  # of the graph: those of random weights
 
     def add(self, loc: Tensor, **noise: Any) -> None:
         """Add the noise born at a tensor of means."""
         self.found.append(Birth(get_gradient_edge(loc), loc.shape, **noise))
+
+    def add_leaf(self, loc: Tensor) -> None:
+        """Note a leaf of the graph that the pass has made."""
+        self.leaves.add(get_gradient_edge(loc).node)
+
+    def replace_last(self, loc: Tensor, **noise: Any) -> None:
+        """Add noise to that which was born last, if it was born at this tensor of means, or else as new."""
+        edge = get_gradient_edge(loc)
+        if self.found and self.found[-1].edge == edge:
+            self.found[-1] = dataclasses.replace(self.found[-1], **noise)
+        else:
+            self.add(loc, **noise)
 
     @property
     def edges(self) -> Sequence[Any]:

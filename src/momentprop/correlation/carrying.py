@@ -135,7 +135,7 @@ def _mixed(call: Call, result: Any, means: Sequence[Tensor], probes: Sequence[Te
     if call.operation.acts(call):  # dropout inside: the rest of it is drawn for each unit
         call = call.replaced({"dropout_p": 0.0})
         extra = (result.variance.detach() - apply(call).variance.detach()).clamp(min=0.0)
-    if call.operation.updates:
+    if call.operation.updates and call.given("training", True):
         call = call.replaced(dict.fromkeys(("running_mean", "running_var")))
 
     def at(*deviations: Tensor) -> Any:

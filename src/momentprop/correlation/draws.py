@@ -35,16 +35,32 @@ class Draws:
     def of_input(self, source: Any, value: Probed) -> Tensor:
         """Return the deviations of an input, made of the given source; a `Joint` has noise that its units share."""
         if not isinstance(source, Joint):
-            return self.of_value(value)
+            return value.stddev.detach() * self.normals((self.count, *value.shape), value.loc)
         own = source.own.detach().clamp(min=0.0).sqrt()
-        total = own * self.normals((self.count, *value.shape), value.loc)
-        start = 0
+        return own * self.normals((self.count, *value.shape), value.loc) + self._shared(source)
+
+    def of_weight(self, value: Probed) -> Tensor:
+        """Return the deviations of a random weight: the same for all items, and where it is used again."""
+        if id(value.variance) not in self.known:
+            self.number += 1
+            drawn = self._draw((self.count, *value.shape), value.loc, 0)
+            given: Any = value.given
+            if given is None:
+                deviations = value.stddev.detach() * drawn
+            else:
+                deviations = given.own.detach().clamp(min=0.0).sqrt() * drawn + self._shared(given)
+            self.known[id(value.variance)] = value.variance, deviations
+        return self.known[id(value.variance)][1]
+
+    def _shared(self, source: Joint) -> Tensor:
+        """Return by how much its sources move a value."""
+        total, start = source.loc.new_zeros(self.count, *source.shape), 0
         for event, items, number in source.sources:
             factors, start = source.factors.detach()[start : start + number], start + number
-            drawn = torch.stack([self._source(event, item, number, value.loc) for item in items], -1)
-            shape = [len(items) if dim == source.batch_dim else 1 for dim in range(value.ndim)]
+            drawn = torch.stack([self._source(event, item, number, source.loc) for item in items], -1)
+            shape = [len(items) if dim == source.batch_dim else 1 for dim in range(source.ndim)]
             total = total + (drawn.reshape(self.count, number, *shape) * factors).sum(1)
-        return total
+        return total.detach()
 
     def _source(self, event: str, item: int, number: int, like: Tensor) -> Tensor:
         """Return the draws of the sources of one item of an event, which several inputs may share."""
@@ -52,13 +68,6 @@ class Draws:
             return like.new_zeros(self.count, number)
         order = self.events.setdefault(event, len(self.events))
         return self._draw((self.count, number), like, item, -1 - order)
-
-    def of_value(self, value: Probed) -> Tensor:
-        """Return the deviations of a value: an input, or a random weight, which are the same where it is used again."""
-        if id(value.variance) not in self.known:
-            deviations = value.stddev.detach() * self.normals((self.count, *value.shape), value.loc)
-            self.known[id(value.variance)] = value.variance, deviations
-        return self.known[id(value.variance)][1]
 
     def normals(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """Draw standard normal numbers of shape (K, ...)."""

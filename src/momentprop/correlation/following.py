@@ -66,10 +66,16 @@ class Following(Watcher):
             result.loc = self.gates.detached(call.values[0].loc)
         elif kind not in _LINEAR or _is_joint(call, result):
             self._bear(call, result)
+        if self.within.use is not None:
+            self._shared(result, result.variance.detach().clamp(min=0.0))
         for each in result if isinstance(result, tuple | list) else (result,):
             if isinstance(each, Independent):
                 self.within.known(each)
         return result
+
+    def _shared(self, result: Any, noise: Tensor) -> None:
+        """Remember the weights that a result moves with, which have noise of about this variance."""
+        self.births.replace_last(result.loc, use=self.within.use, noise=noise)
 
     def _bear(self, call: Call, result: Any) -> None:
         if not isinstance(result, Independent) or any(result is value for value in call.values):

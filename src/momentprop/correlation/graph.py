@@ -55,8 +55,9 @@ def depends_on(loc: Tensor, births: Births) -> bool:
 
 def has_foreign_leaves(means: Iterable[Tensor], births: Births) -> bool:
     """Return whether means or births depend on a tensor that requires a gradient and is not one of our own."""
-    own = {birth.edge.node for birth in births.found}
+    own = births.leaves | {birth.edge.node for birth in births.found}
     noise = [x for birth in births.found for x in (birth.own, birth.shared, birth.factors) if x is not None]
+    noise += [x for birth in births.found if birth.use is not None for x in birth.use.tensors]
     return any(hasattr(node, "variable") and node not in own for node in _nodes([*means, *noise]))
 
 

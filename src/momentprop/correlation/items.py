@@ -40,7 +40,7 @@ class Place:
         """Return a birth with its items apart: what units of several items share, each item has for itself."""
         along = tuple(axis for dim in birth.along for axis in self.axes[dim])
         tensors: dict[str, Any] = {}
-        for name in ("own", "shared"):
+        for name in ("own", "shared", "noise"):
             given = getattr(birth, name)
             tensors[name] = None if given is None else self.split(given.expand(birth.shape))
         tensors["rests"] = None if birth.rests is None else self.split(birth.rests)

@@ -1,17 +1,22 @@
 """The delta method: correlations by the Jacobian of the plain network at the mean of its inputs."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from momentprop.correlation.births import Births
 from momentprop.correlation.following import Following, marked, noise_of
 from momentprop.correlation.gates import Gates
-from momentprop.dispatch import Call, Kind, where
+from momentprop.correlation.within import Within
+from momentprop.dispatch import Call, where
+from momentprop.torch_compat.replica import Replica
 from momentprop.values import Uncertain
 
 
 class Linearly(Following):
-    """Takes the noise of the inputs alone as born, in a pass of plain means."""
+    """Takes the noise of inputs and random weights alone as born, in a pass of plain means."""
+
+    enters_composites = False  # plain means pass them at once
 
     def enter(self, inputs: Sequence[Any], given: Sequence[Any]) -> None:
         """Take the noise of the inputs as born with them."""
@@ -21,6 +26,16 @@ class Linearly(Following):
                 value.loc, birth = marked(value.loc)
                 self.births.add(birth, **noise_of(source))
         self.inputs = len(self.births.found)
+        self.within = Within(self.births, self.gates)
+
+    @contextlib.contextmanager
+    def on(self, replica: Replica) -> Iterator[None]:
+        """Take the noise of random weights as born with them."""
+        for given, value in replica.values:
+            value.loc, birth = marked(value.loc)
+            self.within.add(value, birth, given)
+            self.births.add_leaf(birth)
+        yield
 
     def before(self, call: Call) -> Call:
         """Let a call be what it is."""
@@ -28,9 +43,12 @@ class Linearly(Following):
 
     def after(self, call: Call, result: Any) -> Any:
         """Refuse noise inside the model, which a Jacobian by the inputs does not know."""
-        if call.operation.kind is Kind.NOISE and call.operation.acts(call):
+        if call.operation.acts(call):
             raise ValueError(
                 f"method='linear' knows the noise of the inputs alone, but {call.op!r} at {where()} adds its own: use "
                 "method='ap2'"
             )
+        self.within.met(call)
+        if self.within.use is not None:
+            self._shared(result, self.within.use.noise.detach())
         return result

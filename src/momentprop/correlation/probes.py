@@ -14,7 +14,7 @@ from torch import Tensor
 
 from momentprop.correlation import pooling
 from momentprop.correlation.births import Birth
-from momentprop.correlation.carrying import Carried, carried, several
+from momentprop.correlation.carrying import LINEAR, Carried, carried, several
 from momentprop.correlation.draws import Draws
 from momentprop.correlation.following import Following
 from momentprop.correlation.layout import Layout, is_settled, mixes
@@ -77,7 +77,7 @@ class Probing(Watcher):
         result.carry(found.probes.to(result.dtype))
         mixed = mixes(call, result) or (call.kind is Kind.MIXING and result.origin is None)
         channels = self.layout.channels(call, result) if mixed else ()
-        if len(self._births) > self.born and call.kind is not Kind.NOISE:
+        if len(self._births) > self.born and call.kind not in (Kind.NOISE, *LINEAR):
             self._births[-1] = self._bent(self._births[-1], call, result, found, channels)
         if mixed and result.origin is None:
             self._correct(call, result, found, channels)
@@ -119,7 +119,7 @@ class Probing(Watcher):
     def _probes(self, call: Call) -> list[Tensor]:
         for value in call.values:
             if not value.carries:
-                value.carry(self.draws.of_value(value))
+                value.carry(self.draws.of_weight(value))
         return [value.probes for value in call.values]
 
 

@@ -8,19 +8,26 @@ from torch import Tensor
 from momentprop.correlation.births import Births
 from momentprop.correlation.gates import Gates
 from momentprop.correlation.graph import depends_on
+from momentprop.correlation.shared_weights import Use, Weight, use_of
 from momentprop.dispatch import Call
-from momentprop.values import Independent
+from momentprop.values import Independent, Joint
 
 
 class Within:
-    """The values that a pass has met and that it has not made itself, each with the one that stands for it."""
+    """The values that a pass has met and that it has not made itself, each with the one that stands for it.
+
+    In a layer they are taken as weights, whose noise comes with the result of the layer: see `shared_weights`. Met by
+    any other operation, it is born at the value, which makes the items of a batch interact.
+    """
 
     def __init__(self, births: Births, gates: Gates) -> None:
         self.births, self.gates = births, gates
         self.made: dict[int, tuple[Tensor, Any]] = {}  # by the tensor of means, which must live on for its id
+        self.weights: dict[int, Weight] = {}  # by the value that stands for one
+        self.use: Use | None = None  # of weights in the operation that runs
 
     def __bool__(self) -> bool:
-        return bool(self.made)
+        return any(weight.by_graph for weight in self.weights.values())
 
     def known(self, value: Any) -> None:
         """Note that a value is an input or was made by the pass."""
@@ -31,10 +38,27 @@ class Within:
 
         The values of the model stay as they are. One that is met twice has its noise once.
         """
+        self.use = None
         values = [self._entered(value) for value in call.values]
-        if all(new is old for new, old in zip(values, call.values, strict=True)):
-            return call
-        return call.of(*values)
+        if any(new is not old for new, old in zip(values, call.values, strict=True)):
+            call = call.of(*values)
+        self.met(call)
+        return call
+
+    def met(self, call: Call) -> None:
+        """Note how weights enter a call."""
+        weights = {id(value): self.weights[id(value)] for value in call.values if id(value) in self.weights}
+        self.use = use_of(call, weights, self.gates.tracked) if weights else None
+        for weight in weights.values():
+            if self.use is None and not weight.by_graph:
+                weight.by_graph = True
+                shared = {} if weight.factors is None else {"factors": weight.factors, "sources": weight.sources}
+                self.births.add(weight.loc, own=weight.own, of_weight=True, **shared)
+
+    def add(self, value: Any, loc: Tensor, given: Any) -> None:
+        """Add a weight: the value that stands for it, its means in the graph, and as what it was given."""
+        noise = (given.own, given.factors, given.sources) if isinstance(given, Joint) else (given.variance,)
+        self.weights[id(value)] = Weight(value, loc, *noise)
 
     def _entered(self, value: Any) -> Any:
         if getattr(value, "followed", None) is self.gates or not isinstance(value, Independent):
@@ -48,7 +72,10 @@ class Within:
         with torch.enable_grad():
             born = loc if loc.requires_grad else loc.detach().requires_grad_()
             new = value.of(born.clone(), self.gates.variance(value.variance))
-        self.births.add(new.loc if loc.requires_grad else born, own=value.variance)
+        if not loc.requires_grad:
+            self.births.add_leaf(born)
+        new.given = value.given  # type: ignore[misc]
+        self.add(new, new.loc if loc.requires_grad else born, value if value.given is None else value.given)
         self.known(new)
         self.made[id(loc)] = loc, new
         return new

@@ -82,7 +82,7 @@ class Call:
     @property
     def leads(self) -> bool:
         """Whether the only value is the first argument, and all arguments are given by position: the usual case."""
-        return not self.kwargs and len(self.values) == 1 and bool(self.args) and self.args[0] is self.values[0]
+        return not self.kwargs and len(self.values) == 1 and len(self.args) > 0 and self.args[0] is self.values[0]
 
     def each(self, function: Callable[[Tensor], Tensor]) -> "Call":
         """Return the call with a function applied to every tensor and to the components of every value."""

@@ -1,9 +1,12 @@
 """What is running: a `propagate` call, as the operations inside it see it."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from momentprop.dispatch.call import Call
@@ -134,6 +137,18 @@ class Context(TorchFunctionMode):
 def current() -> Context | None:
     """Return the innermost context that is entered in this thread."""
     return innermost(Context)
+
+
+def in_a_model() -> bool:
+    """Return whether a model is running, by the live frames: while a rule runs, no context is entered."""
+    if current() is not None:
+        return True
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if isinstance(frame.f_locals.get("self"), nn.Module | Context):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def seen(x: Any) -> Any:

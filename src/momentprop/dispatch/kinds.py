@@ -146,9 +146,9 @@ class Linear(Operation):
 
     def squares(self, call: Call, *variances: Tensor) -> Any:
         r"""Return $(W \circ W)\,v$, the variance of the result for independent elements of variance $v$."""
-        call = self.homogeneous(call)
         if self.by_squares is not None and self.kind_of(call) is not Kind.MOVES:
-            return self.by_squares(call, *variances)
+            return self.by_squares(self.homogeneous(call) if self.summands else call, *variances)
+        call = self.homogeneous(call)
         numbers = {}
         for name in self.numbers:
             if call.given(name) is not None:

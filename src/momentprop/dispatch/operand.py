@@ -10,6 +10,9 @@ from momentprop.dispatch.memory import settled
 from momentprop.dispatch.place import where
 from momentprop.torch_compat.scripts import SCRIPTED
 
+CONVERSIONS = frozenset("item numpy tolist".split())
+"""Methods that make numbers of a tensor; of a value, they make them of a component."""
+
 _COMPARISONS = frozenset("eq ge greater greater_equal gt le less less_equal lt ne not_equal".split())
 
 
@@ -32,6 +35,7 @@ class Operand:
     origin: ClassVar[Any] = None  # set on an elementwise function of another value: see `values.origin`
     elements: ClassVar[Any] = None  # set on what was moved, and on what it was moved from: see `dispatch.elements`
     aside: Any = None  # what a value knows beside its tensors
+    remedy: ClassVar[str] = ""  # what helps an operation that has no rule, beside a rule
 
     def each(self, function: Callable[[Tensor], Any]) -> Any:
         """Apply a function that moves or converts elements to every component."""
@@ -83,10 +87,20 @@ class Operand:
                 f"the outcome of {function.__name__!r} on a random {cls.__name__} at {where()} is random, so that it "
                 "can choose neither a branch nor elements; `torch.heaviside` gives its probability"
             )
+        if function.__name__ in CONVERSIONS:
+            raise MissingRule(f"{function.__name__!r} at {where()}: {cls.is_not_a_number(function.__name__)}")
         on = f"momentprop.{cls.__name__}" if cls.__module__.startswith("momentprop.") else cls.__name__
         raise MissingRule(
             f"no {cls.__name__} rule for {function.__name__!r} at {where()}; "
-            f"add one with `@momentprop.rule({function.__name__!r}, on={on})`"
+            f"add one with `@momentprop.rule({function.__name__!r}, on={on})`{cls.remedy}"
+        )
+
+    @classmethod
+    def is_not_a_number(cls, conversion: str) -> str:
+        """Say which component of a value to convert in place of the value."""
+        return (
+            f"an element of the {cls.__name__} has a mean and a variance: write `value.loc.{conversion}()` for the "
+            f"mean, or `value.variance.{conversion}()` for the variance"
         )
 
 

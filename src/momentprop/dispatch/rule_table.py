@@ -37,7 +37,8 @@ from momentprop.dispatch.spelling import spell, spelled
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPERATIONS: dict[str, Operation] = {}
-_RULES: dict[tuple[str | Kind, type[Operand]], Callable[..., Any]] = {}
+_RULES: dict[tuple[str, type[Operand]], Callable[..., Any]] = {}
+_RULES_OF_KINDS: dict[tuple[str, type[Operand]], Callable[..., Any]] = {}  # by names, which dynamo can hash
 _DOCUMENTS: dict[tuple[str, type[Operand]], Callable[..., Any]] = {}  # rows that a kind serves, with their docstrings
 _MADE: dict[str, Callable[..., Any]] = {}  # functions that are operations of ours, not of torch
 _ORDERS: dict[type[Operand], tuple[type[Operand], ...]] = {}
@@ -95,9 +96,11 @@ def rule(*ops: str | Kind, on: type[Operand]) -> Callable[[F], F]:
 
     def register(function: F) -> F:
         for op in ops:
-            if not isinstance(op, Kind):
+            if isinstance(op, Kind):
+                _RULES_OF_KINDS[op.value, on] = function
+            else:
                 _take_up(_OPERATIONS.get(op) or Operation(op, Kind.MIXING), function)
-            _RULES[op, on] = function
+                _RULES[op, on] = function
         _FOUND.clear()
         return function
 
@@ -126,7 +129,10 @@ def document(op: str, on: type[Operand], function: Callable[..., Any]) -> None:
 
 def forget(op: str | Kind, *, on: type[Operand]) -> None:
     """Remove the rule for `op` on exactly the type `on`."""
-    del _RULES[op, on]
+    if isinstance(op, Kind):
+        del _RULES_OF_KINDS[op.value, on]
+    else:
+        del _RULES[op, on]
     _FOUND.clear()
 
 
@@ -176,9 +182,9 @@ def _searched(op: str, on: type[Operand], kind: Kind | None) -> tuple[Callable[.
         if function is not None:
             return function, False
         if kind is not None:
-            function = _RULES.get((kind, each))
+            function = _RULES_OF_KINDS.get((kind.value, each))
             if function is None and kind is Kind.MOVES:
-                function = _RULES.get((Kind.LINEAR, each))
+                function = _RULES_OF_KINDS.get((Kind.LINEAR.value, each))
             if function is not None:
                 return function, True
     return None
@@ -202,7 +208,7 @@ def apply_kind(call: Call, on: type[Operand] | None = None) -> Any:
     """Apply the rule of its kind to a call, not that of its operation: by default for the type of its values."""
     on = on or type(call.values[0])
     for each in order_of(on):
-        function = _RULES.get((call.kind, each))
+        function = _RULES_OF_KINDS.get((call.kind.value, each))
         if function is not None:
             return function(call)
     raise MissingRule(f"no {on.__name__} rule for {call.op!r} at {where()}, nor one for *{call.kind}* operations")
@@ -235,7 +241,7 @@ def made_function(op: str) -> Callable[..., Any] | None:
 
 def table() -> list[Rule]:
     """Return every row: the rules written out and those that a kind serves, sorted by operation and type."""
-    written = [Rule(op, on, function) for (op, on), function in _RULES.items() if not isinstance(op, Kind)]
+    written = [Rule(op, on, function) for (op, on), function in _RULES.items()]
     served = [Rule(op, on, function) for (op, on), function in _DOCUMENTS.items() if (op, on) not in _RULES]
     return sorted([*written, *served], key=lambda row: (row.op, row.on.__name__))
 

@@ -12,6 +12,7 @@ which is finite for every covariance, also for a singular one.
 
 import functools
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -55,6 +56,16 @@ def log_posterior(loc: Tensor, covariance: Tensor, points: int | None = None) ->
     $\log q_y$ for 10 classes by the means, and by the covariance, has a relative error of 2e-4 up to a deviation of 1,
     2e-3 and 5e-3 at 3, and 2e-2 and 7e-2 at 10.
     """
+    return over_points(_average, loc, covariance, points)
+
+
+def over_points(
+    average: Callable[..., Tensor], loc: Tensor, covariance: Tensor, points: int | None, many: int = MANY
+) -> Tensor:
+    """Average a function of logits over the points; `average` takes means, covariances, roots and points.
+
+    By default there are `many` points for the items whose logits vary much.
+    """
     if covariance.shape[-2:] != (loc.shape[-1],) * 2:
         raise ValueError(
             f"the covariance of {loc.shape[-1]} logits must have the shape (..., {loc.shape[-1]}, {loc.shape[-1]}), "
@@ -63,20 +74,25 @@ def log_posterior(loc: Tensor, covariance: Tensor, points: int | None = None) ->
     batch = torch.broadcast_shapes(loc.shape[:-1], covariance.shape[:-2])
     loc, covariance = loc.expand(*batch, -1), covariance.expand(*batch, -1, -1)
     if loc.dtype in (torch.float16, torch.bfloat16):
-        return log_posterior(loc.float(), covariance.float(), points).to(loc.dtype)
-    if loc.shape[-1] == 1:
-        return torch.log_softmax(loc, -1)  # nobody to lose against
+        return over_points(average, loc.float(), covariance.float(), points, many).to(loc.dtype)
     root, spread = _root(loc.detach(), covariance.detach())
+
+    def averaged(which: Any, points: int) -> Tensor:
+        rivals = loc.shape[-1] - 1
+        count = 1 << (points - 1).bit_length()
+        u = _points(count, rivals, loc.dtype, loc.device) if rivals else loc.new_zeros(1, 0)
+        return average(loc[which], covariance[which], root[which], u)
+
     if points is not None or not _can_look(loc, covariance):
-        return _averaged(loc, covariance, root, points or FEW)
+        return averaged(..., points or FEW)
     wide = spread > _MUCH
     if not wide.any():
-        return _averaged(loc, covariance, root, FEW)
+        return averaged(..., FEW)
     if wide.all():
-        return _averaged(loc, covariance, root, MANY)
-    narrow = _averaged(loc[~wide], covariance[~wide], root[~wide], FEW)
-    found = _averaged(loc[wide], covariance[wide], root[wide], MANY)
-    return narrow.new_zeros(loc.shape).index_put((~wide,), narrow).index_put((wide,), found)
+        return averaged(..., many)
+    narrow, found = averaged(~wide, FEW), averaged(wide, many)
+    empty = narrow.new_zeros(*wide.shape, *narrow.shape[1:])
+    return empty.index_put((~wide,), narrow).index_put((wide,), found)
 
 
 def _can_look(*tensors: Tensor) -> bool:
@@ -107,8 +123,9 @@ def _relative(covariance: Tensor, weight: Tensor) -> Tensor:
     return covariance - with_average - with_average.mT + weight.unsqueeze(-2) @ with_average
 
 
-def _averaged(loc: Tensor, covariance: Tensor, root: Tensor, points: int) -> Tensor:
-    u = _points(1 << (points - 1).bit_length(), loc.shape[-1] - 1, loc.dtype, loc.device)
+def _average(loc: Tensor, covariance: Tensor, root: Tensor, u: Tensor) -> Tensor:
+    if loc.shape[-1] == 1:
+        return torch.log_softmax(loc, -1)  # nobody to lose against
     average = _Average if torch.compiler.is_compiling() else _AverageInAllModes
     return average.apply(loc, covariance, root, u)  # type: ignore[no-untyped-call, no-any-return]
 
@@ -138,7 +155,7 @@ class _Average(torch.autograd.Function):
 
     @staticmethod
     def forward(loc: Tensor, covariance: Tensor, root: Tensor, u: Tensor) -> Tensor:
-        parts = [torch.logsumexp(_log_p(loc, root, some), -2) for some in _steps(loc, u)]
+        parts = [torch.logsumexp(log_p_at(loc, root, some), -2) for some in steps(loc, u)]
         found = torch.log_softmax(torch.logsumexp(torch.stack(parts), 0), -1)
         certain = (root == 0).all(-1).all(-1, keepdim=True)
         return torch.where(certain, torch.log_softmax(loc, -1), found)
@@ -152,7 +169,7 @@ class _Average(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         loc, covariance, root, u, log_q = ctx.saved_tensors
         by_loc, pairs = torch.zeros_like(loc), torch.zeros_like(covariance)
-        for some in _steps(loc, u):
+        for some in steps(loc, u):
             log_p, share = _shares(loc, root, some, log_q, len(u))
             pulled = share * grad.unsqueeze(-2)
             p = log_p.exp()
@@ -160,7 +177,7 @@ class _Average(torch.autograd.Function):
             by_loc = by_loc + pulled.sum(-2)
             pairs = pairs + pulled.mT @ p
         by_covariance = 0.5 * (torch.diag_embed(by_loc) - pairs - pairs.mT)
-        return *_once(by_loc, by_covariance, loc, covariance, grad), None, None
+        return *once(by_loc, by_covariance, loc, covariance, grad), None, None
 
 
 class _AverageInAllModes(_Average):
@@ -175,32 +192,33 @@ class _AverageInAllModes(_Average):
         straight = m + 0.5 * s.diagonal(dim1=-2, dim2=-1)
         symmetric = 0.5 * (s + s.mT)
         pushed = torch.zeros_like(loc)
-        for some in _steps(loc, u):
+        for some in steps(loc, u):
             log_p, share = _shares(loc, root, some, log_q, len(u))
             p = log_p.exp()
             bent = p @ symmetric
             common = ((straight.unsqueeze(-2) - bent) * p).sum(-1, keepdim=True)
             pushed = pushed + (share * (straight.unsqueeze(-2) - bent - common)).sum(-2)
-        return _once(pushed, pushed, loc, covariance, m, s)[0]
+        return once(pushed, pushed, loc, covariance, m, s)[0]
 
 
-def _steps(loc: Tensor, u: Tensor) -> list[Tensor]:
+def steps(loc: Tensor, u: Tensor) -> list[Tensor]:
     """The points, as many at a time as fit."""
     return list(u.split(max(1, _TOGETHER // max(1, loc.numel()))))
 
 
-def _log_p(loc: Tensor, root: Tensor, u: Tensor) -> Tensor:
+def log_p_at(loc: Tensor, root: Tensor, u: Tensor) -> Tensor:
+    r"""$\log p_i$ at some points."""
     return torch.log_softmax(loc.unsqueeze(-2) + u @ root.mT, -1)  # shape: (..., points, classes)
 
 
 def _shares(loc: Tensor, root: Tensor, u: Tensor, log_q: Tensor, count: int) -> tuple[Tensor, Tensor]:
     r"""$\log p_i$, and $p_i/(Nq)$, which does not overflow where $q$ underflows."""
-    log_p = _log_p(loc, root, u)
+    log_p = log_p_at(loc, root, u)
     log_q = torch.where(log_q == -torch.inf, 0.0, log_q).unsqueeze(-2)
     return log_p, torch.exp(log_p - log_q) / count
 
 
-def _once(first: Tensor, second: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+def once(first: Tensor, second: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Two derivatives by the inputs, which must not be differentiated again: the root would be taken as constant."""
     if torch.compiler.is_compiling():
         return first, second  # compiled code refuses second derivatives by itself

@@ -23,6 +23,7 @@ from momentprop.torch_compat.dynamo import constant
 
 _MOST_LENGTHS = 16  # of rows, for which a kernel is built: a text that grows by a word has a new length each time
 _ANY_LENGTH = 8
+_MOST_KEPT = 1 << 23  # elements of a contraction
 _LENGTHS: Counter[Hashable] = Counter()
 _KNOWN: set[Hashable] = set()
 
@@ -65,13 +66,29 @@ def along_contraction(kernel: RowKernel, weights: Tensor, left: Tensor, right: T
         functions = functions_of(kernel, wide, (False,))._replace(contracted=True)
         program = _program_of(kernel, (*factors, *others), row, functions)
     if program is None:
-        return along_rows(kernel, contracted(*factors), *others, results=(False,))[0]
+        return _in_pieces(kernel, factors, others)
     lanes = leading_shape(*(x.shape[:-1] for x in factors), *(x.shape[:-2] for x in others))
     given = [x.expand(*lanes, *x.shape[-2:]).contiguous() for x in factors]
     given += [x.expand(*lanes, weights.shape[-2], *x.shape[-2:]).contiguous() for x in others]
     if requires_grad((*factors, *others)):
         return BuiltRows.apply(program, of_factors(kernel), None, *given)[0]  # type: ignore[no-untyped-call, no-any-return]
     return program.forward(*given)[0]
+
+
+def _in_pieces(kernel: RowKernel, factors: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> Tensor:
+    """Run a kernel on contractions that are kept, of some of the first lanes at a time."""
+
+    def run(*parts: Tensor) -> Tensor:
+        return along_rows(kernel, contracted(*parts[:3]), *parts[3:], results=(False,))[0]
+
+    weights, left, right = factors
+    count = weights.shape[:-1].numel() * left.shape[-1] * right.shape[-1]
+    aligned = all(x.ndim == weights.ndim for x in factors) and all(x.ndim == weights.ndim + 1 for x in others)
+    if count <= _MOST_KEPT or not aligned or torch.compiler.is_compiling() or requires_grad((*factors, *others)):
+        return run(*factors, *others)
+    size = max(1, len(weights) * _MOST_KEPT // count)
+    whole = (x.expand(len(weights), *x.shape[1:]) for x in (*factors, *others))
+    return torch.cat([run(*parts) for parts in zip(*(x.split(size) for x in whole), strict=True)])
 
 
 @constant

@@ -14,7 +14,7 @@ that. If a version of torch lacks a name, `guard` warns once what is lost, and e
 | `export` | `torch.compiler._is_exporting_flag` | before torch 2.13 `is_exporting` is true in every compilation |
 | `functorch` | `torch._C._functorch`, `forward_ad._current_level` | nothing public tells whether a transform runs |
 | `lost_gradients` | the frame of `Function.apply` | an `autograd.Function` drops the gradients of values |
-| `modes` | the stack of modes, `DisableTorchFunction` | nothing public finds the mode that is entered |
+| `modes` | the stack of modes, `DisableTorchFunction` and its state | nothing public finds the mode that is entered |
 | `modules` | `_NormBase`, `_BatchNorm`, `_DropoutNd`, hooks, `_apply` | the common bases of layers are private |
 | `opened` | `has_torch_function*` among a function's globals | torch hands values over before the body runs |
 | `overridable` | the set behind `get_ignored_functions` | torch lists functions by mistake, and dynamo believes it |
@@ -22,6 +22,8 @@ that. If a version of torch lacks a name, `guard` warns once what is lost, and e
 | `replica` | `_parameters`, `_buffers`, `_modules`, hooks of `nn.Module` | a pass runs on modules of its own |
 | `scripts` | `torch.jit.ScriptFunction`, `torch._C.ScriptMethod` | scripted code takes tensors only |
 | `tensors` | `Tensor._version` | nothing public tells whether a tensor was written to |
+| `tracing` | `make_fx` of `torch.fx.experimental` | `torch.export` records no derivatives taken inside |
+| `values_as_parameters` | `swap_tensor` behind `functional_call`, `typename` | torch wants tensors as parameters |
 
 They support torch 2.11 to 2.13: the tests run with 2.13, and 2.11 has all of these names.
 """
@@ -29,7 +31,7 @@ They support torch 2.11 to 2.13: the tests run with 2.13, and 2.11 has all of th
 from collections.abc import Callable
 from typing import Any
 
-from momentprop.torch_compat import backward_hooks, dynamo, scripts
+from momentprop.torch_compat import backward_hooks, dynamo, scripts, values_as_parameters
 from momentprop.torch_compat.guard import UnknownTorchWarning as UnknownTorchWarning
 
 
@@ -47,6 +49,7 @@ def install(kind: type[Any], values_in: Callable[..., Any], where: Callable[[], 
     dynamo.install(kind)
     backward_hooks.install(values_in, where)
     scripts.install(values_in)
+    values_as_parameters.install(kind)
 
 
 _installed: list[type[Any]] = []

@@ -25,6 +25,10 @@ _UNLUCKY = "a pass that is interrupted at an unlucky moment leaves its mode acti
 _pop = known("torch._C._pop_torch_function_stack", otherwise=None, loses=_UNLUCKY)
 _push = known("torch._C._push_on_torch_function_stack", otherwise=None, loses=_UNLUCKY)
 
+_is_seen = known("torch._C._is_torch_function_enabled", otherwise=_nothing, loses=_UNLUCKY)
+_set_state = known("torch._C._set_torch_function_state", otherwise=_nothing, loses=_UNLUCKY)
+_SEEN = known("torch._C._TorchFunctionState.ENABLED", otherwise=None, loses=_UNLUCKY)
+
 bare = known(
     "torch._C.DisableTorchFunction",
     otherwise=contextlib.nullcontext,
@@ -36,6 +40,17 @@ bare = known(
 def entered() -> list[Any]:
     """Return the active modes, the innermost last."""
     return [_mode_at(level) for level in range(_depth())]
+
+
+def are_seen() -> bool:
+    """Return whether values and modes see operations, which they do not inside `bare`."""
+    return bool(_is_seen())
+
+
+def let_be_seen() -> None:
+    """Let values and modes see operations again after a `bare` block that an interrupted call did not leave."""
+    if not _is_seen():
+        _set_state(_SEEN)
 
 
 def restore(wanted: list[Any]) -> None:

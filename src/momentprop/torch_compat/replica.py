@@ -48,6 +48,7 @@ class Replica:
     def __init__(self, model: Callable[..., Any]) -> None:
         self.new: dict[int, nn.Module] = {}  # by the identity of the old module, also of those that are shared
         self.pairs: list[tuple[nn.Module, nn.Module]] = []  # old and new modules
+        self.values: list[tuple[Any, Any]] = []  # random weights of the model, and what stands for them in the pass
         self.model: Callable[..., Any] = self._copied(model)
 
     @property

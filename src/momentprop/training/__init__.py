@@ -6,7 +6,7 @@ are no bars. The package `momentprop_experiments` trains the paper's networks.
 
 from momentprop.training.checkpoint import CheckpointError as CheckpointError
 from momentprop.training.distributed import over_ranks as over_ranks
-from momentprop.training.loop import fit as fit
+from momentprop.training.fitting import fit as fit
 from momentprop.training.losses import Classification as Classification
 from momentprop.training.losses import ExpectedClassification as ExpectedClassification
 from momentprop.training.losses import Regression as Regression

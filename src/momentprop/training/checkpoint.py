@@ -26,6 +26,9 @@ from momentprop.files import (
 FILE = "checkpoint.safetensors"
 """The name of the checkpoint file in the folder of a run."""
 
+MODEL = "model.safetensors"
+"""The name of the file with the trained network."""
+
 CALIBRATION = ("calibration.safetensors", "calibration.json")
 """The names of the files with the calibration of a trained network: the tensors, and the readable part."""
 
@@ -61,6 +64,7 @@ class State:
     history: list[dict[str, float]]
     optimizer: dict[str, float | None]
     calibration: dict[str, Any] | None = None
+    seen: int | None = None
 
 
 def require_sense(found: Checkpoint) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from momentprop.calibration import Calibration
 from momentprop.files import remove_leftovers, write_file
 from momentprop.training import checkpoint as checkpoints
 from momentprop.training import log
@@ -19,7 +21,7 @@ from momentprop.training.settings import MAY_CHANGE, Settings
 
 _OURS = (checkpoints.FILE, "checkpoint.json", "config.json", "log.csv", "curves.png", "curves.svg")
 _OVERWRITE = "start over with `--overwrite` (`overwrite=True`)"
-_OURS_AT_THE_END = ("result.json", "model.safetensors", *checkpoints.CALIBRATION)
+_OURS_AT_THE_END = ("result.json", checkpoints.MODEL, *checkpoints.CALIBRATION)
 
 
 class Folder:
@@ -125,6 +127,12 @@ class Folder:
         """Make good what a killed run left: remove its temporary files, and write its log, which it may not have."""
         remove_leftovers(self.path, (*_OURS, *_OURS_AT_THE_END))
         self.save_log(history)
+
+    def save_model(self, model: nn.Module, about: dict[str, Any], calibration: Calibration | None = None) -> None:
+        """Write the trained model, with its description in the header, and its calibration."""
+        if calibration is not None:
+            calibration.save(self.path / checkpoints.CALIBRATION[0])
+        checkpoints.write(self.path / checkpoints.MODEL, Checkpoint(about, dict(model.state_dict())))
 
     def finish(self, result: dict[str, Any]) -> None:
         """Write the result."""

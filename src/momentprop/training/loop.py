@@ -1,8 +1,7 @@
-"""`fit`: the training loop for any model and any examples."""
+"""`Trainer`: the training loop for any model and any examples."""
 
-import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from momentprop import built_kernels
 from momentprop.calibration import Calibration
 from momentprop.errors import UserError
 from momentprop.files import ContentError
 from momentprop.training import checkpoint as checkpoints
 from momentprop.training.checkpoint import Checkpoint
 from momentprop.training.cuda_graph import GraphedStep
-from momentprop.training.distributed import Ranks, processes
+from momentprop.training.distributed import Ranks
 from momentprop.training.folder import Folder
-from momentprop.training.generators import forked_generators, generator_states, restore_generators
+from momentprop.training.generators import generator_states, restore_generators
+from momentprop.training.loader import Loader, as_training
 from momentprop.training.log import Row, TensorBoard
 from momentprop.training.losses import LOSSES, Classification, Objective
 from momentprop.training.optimizer import make_optimizer, optimizer_state, restore_optimizer
@@ -28,72 +27,18 @@ from momentprop.training.progress import Clock, Progress
 from momentprop.training.recalibration import fitted
 from momentprop.training.restoring import require_fitting, require_same_run
 from momentprop.training.settings import Settings
-from momentprop.training.training_examples import Examples, as_examples, order
+from momentprop.training.training_examples import Examples, Pairs, order
 
 
 @dataclass
 class Position:
-    """The position of a run: the finished epochs, and the steps and seconds of the current one."""
+    """The position of a run: the finished epochs, and the steps, seconds and examples of the current one."""
 
     epoch: int = 0
     step: int = 0
     seconds: float = 0.0
     history: list[Row] = field(default_factory=list)
-
-
-def fit(
-    model: nn.Module,
-    examples: Any,
-    settings: Settings,
-    *,
-    validation: Any = None,
-    objective: Objective | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    tensorboard: bool = False,
-    progress: bool = True,
-) -> list[Row]:
-    """Train a model in place and return a row of figures for each epoch.
-
-    >>> import torch
-    >>> from momentprop.training import Settings, fit
-    >>> inputs = torch.randn(200, 2)
-    >>> labels = (inputs[:, 0] > inputs[:, 1]).long()
-    >>> layers = torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Dropout(0.1), torch.nn.Linear(8, 2)
-    >>> model = torch.nn.Sequential(*layers)
-    >>> settings = Settings(method="ap2", epochs=20, batch_size=20, learning_rate=0.03)
-    >>> history = fit(model, (inputs, labels), settings, progress=False)
-    >>> len(history), history[-1]["train_accuracy"] > 0.9
-    (20, True)
-
-    Args:
-        model: any module; the method `ap2` runs it as `propagate` does. It is returned to its device at the end.
-        examples: a pair of tensors (inputs, targets), a `momentprop.data.Split`, or any map-style data set.
-        settings: how to train.
-        validation: examples to evaluate with after every epoch.
-        objective: the loss and the other reported figures. The default is `Classification(settings.softmax)`, and
-            for the training steps the loss that `settings.loss` names.
-        out: a folder for checkpoints and logs. Without one, nothing is written.
-        resume: continue from the checkpoint in the folder, if there is one.
-        overwrite: start over even if the folder holds a run.
-        tensorboard: also write TensorBoard events.
-        progress: show progress bars, or one line per epoch without a terminal.
-    """
-    ranks = processes(settings.device)
-    home = next((parameter.device for parameter in model.parameters()), ranks.device)
-    folder = None if out is None else Folder(Path(out), settings)
-    lock = contextlib.nullcontext() if folder is None else folder.locked(ranks)
-    with forked_generators(ranks), lock, built_kernels.at_once():
-        found = None if folder is None else folder.open(resume=resume, overwrite=overwrite)
-        ranks.wait()  # until all processes have read the folder
-        trainer = Trainer(model, as_examples(examples), settings, ranks, validation, objective, folder)
-        if found is not None:
-            trainer.restore(found)
-        with Progress(settings.epochs, progress and ranks.is_first) as bar:
-            trainer.run(bar, tensorboard)
-        model.to(home)
-        return trainer.position.history
+    seen: int = 0
 
 
 class Trainer:
@@ -102,7 +47,7 @@ class Trainer:
     def __init__(
         self,
         model: nn.Module,
-        examples: Examples,
+        examples: Examples | Loader,
         settings: Settings,
         ranks: Ranks,
         validation: Any = None,
@@ -116,11 +61,14 @@ class Trainer:
         self.loss: Objective = objective or LOSSES[settings.loss](settings.softmax)  # type: ignore[arg-type]
         self.model = model.to(ranks.device, settings.torch_dtype).train()
         self.examples = examples.to(ranks.device)
-        self.validation = None if validation is None else as_examples(validation).to(ranks.device)
+        self.validation = None if validation is None else as_training(validation).to(ranks.device)
         self.graphed = settings.graph and ranks.device.type == "cuda"
         if self.graphed and ranks.world > 1:
             raise UserError("graph is for a single process: leave it out")
+        if self.graphed and isinstance(examples, Loader):
+            raise UserError("graph needs examples that are kept on the device, not a loader: leave it out")
         self.graphed_step: GraphedStep | None = None
+        self.full = examples.size if isinstance(examples, Loader) else settings.batch_size
         self.optimizer = make_optimizer(self.model, settings, self.graphed)
         self.runner = ranks.wrap(torch.compile(self.model) if settings.compile else self.model)  # type: ignore[arg-type]
         self.position = Position()
@@ -131,7 +79,8 @@ class Trainer:
     @property
     def steps(self) -> int:
         """The number of steps in an epoch."""
-        return math.ceil(len(self.examples) / self.settings.batch_size)
+        count = len(self.examples)
+        return count if isinstance(self.examples, Loader) else math.ceil(count / self.settings.batch_size)
 
     def run(self, bar: Progress, tensorboard: bool = False) -> None:
         """Train to the last epoch."""
@@ -155,12 +104,12 @@ class Trainer:
         rate = self.settings.learning_rate * self.settings.decay**at.epoch
         for group in self.optimizer.param_groups:
             group["lr"] = group["lr"].fill_(rate) if self.graphed else rate  # a graph reads it from its memory
-        permutation = order(len(self.examples), self.settings.seed, at.epoch).to(self.ranks.device)
         bar.begin(at.epoch + 1, self.steps, at.step)
         clock = Clock(at.seconds)
-        for batch in permutation.split(self.settings.batch_size)[at.step :]:
+        for batch in self._batches():
             self.step(batch)
             at.step += 1
+            at.seen += len(batch)
             bar.step(lambda: self.running_figures(clock.seconds))
             every = self.settings.checkpoint_every
             if every and (at.epoch * self.steps + at.step) % every == 0 and at.step < self.steps:
@@ -173,21 +122,31 @@ class Trainer:
         self.save()
         return row
 
-    def step(self, batch: Tensor) -> None:
-        """Make one step with the examples at these positions; the last batch of an epoch may be smaller."""
-        if len(batch) < self.settings.batch_size:
+    def _batches(self) -> Iterable[Tensor | Pairs]:
+        """The batches that are left of the epoch: as positions of examples, or as a loader gives them."""
+        if isinstance(self.examples, Loader):
+            return self.examples.epoch(self.settings.seed, self.position.epoch, self.position.step)
+        permutation = order(len(self.examples), self.settings.seed, self.position.epoch).to(self.ranks.device)
+        batches: Sequence[Tensor] = permutation.split(self.settings.batch_size)
+        return batches[self.position.step :]
+
+    def step(self, batch: Tensor | Pairs) -> None:
+        """Make one step with a batch, or the examples at these positions; the last one of an epoch may be smaller."""
+        if len(batch) < self.full:
             self._step(batch, self.runner if self.ranks.world > 1 else self.model)  # not worth a compilation
-        elif self.graphed:
+        elif self.graphed and isinstance(batch, Tensor):
             self.graphed_step = self.graphed_step or GraphedStep(lambda batch: self._step(batch, self.runner))
             self.graphed_step(batch)
         else:
             self._step(batch, self.runner)
 
-    def _step(self, batch: Tensor, runner: nn.Module) -> None:
+    def _step(self, batch: Tensor | Pairs, runner: nn.Module) -> None:
         """Make one step; each process takes its part of the examples."""
-        mine = self.ranks.shard(batch)
+        source: Any = batch if isinstance(batch, Pairs) else self.examples
+        chosen = torch.arange(len(batch), device=self.ranks.device) if isinstance(batch, Pairs) else batch
+        mine = self.ranks.shard(chosen)
         count = len(mine)
-        inputs, targets = self.examples.batch(mine if count else batch[:1])  # all processes must take part
+        inputs, targets = source.batch(mine if count else chosen[:1])  # all processes must take part
         with autocast(self.settings, self.ranks.device):
             output = training_pass(runner, converted(inputs, self.settings), self.settings, self.calibration)
         figures = self.loss(in_full(output), converted(targets, self.settings))[:, :count]
@@ -199,14 +158,13 @@ class Trainer:
 
     def running_figures(self, seconds: float) -> dict[str, float]:
         """Return the averages over this process's part of the epoch so far."""
-        seen = min(self.position.step * self.settings.batch_size, len(self.examples))
+        seen = self.position.seen
         share = (self.sums * self.ranks.world / seen).tolist()
         return {**dict(zip(self.objective.names, share, strict=True)), "images_per_second": seen / seconds}
 
     def _require_finite(self) -> list[float]:
         """Return the averages of the epoch so far, over all processes; raise an error if they are not finite."""
-        seen = min(self.position.step * self.settings.batch_size, len(self.examples))
-        averages: list[float] = (self.ranks.sum(self.sums) / seen).tolist()
+        averages: list[float] = (self.ranks.sum(self.sums) / self.position.seen).tolist()
         if all(math.isfinite(average) for average in averages):
             return averages
         raise UserError(
@@ -224,10 +182,10 @@ class Trainer:
         if self.validation is not None:
             found = self.evaluate(self.validation)
             row |= {f"validation_{name}": value for name, value in found.items()}
-        row["images_per_second"] = round(len(self.examples) / seconds, 1)
+        row["images_per_second"] = round(at.seen / seconds, 1)
         row["seconds"] = round(seconds, 3)
         self.sums.zero_()
-        self.position = Position(at.epoch + 1, 0, 0.0, [*at.history, row])
+        self.position = Position(at.epoch + 1, history=[*at.history, row])
         return row
 
     def calibrate(self, epoch: int) -> None:
@@ -238,7 +196,7 @@ class Trainer:
 
     def evaluate(self, examples: Any) -> dict[str, float]:
         """Return the averages of the objective over examples, by the evaluation pass."""
-        given = as_examples(examples).to(self.ranks.device)
+        given = as_training(examples).to(self.ranks.device)
         return evaluate(self.model, given, self.settings, self.objective, self.ranks, self.calibration)
 
     def save(self) -> None:
@@ -257,6 +215,7 @@ class Trainer:
             "epoch": at.epoch,
             "step": at.step,
             "seconds": at.seconds,
+            "seen": at.seen,
             "history": at.history,
             "optimizer": rest,
             "calibration": None if self.calibration is None else self.calibration.to_dict(),
@@ -271,6 +230,13 @@ class Trainer:
         named = {prefix + name: tensor for prefix, part in parts.items() for name, tensor in part.items()}
         self.folder.save(Checkpoint(state, {**named, "sums": sums}))
 
+    def finish(self) -> None:
+        """Write the trained model, and its calibration if it has one."""
+        if self.folder is not None and self.ranks.is_first:
+            about = {"settings": self.settings.as_dict(), "last": self.position.history[-1], "torch": torch.__version__}
+            self.folder.save_model(self.model, about, self.calibration)
+        self.ranks.wait()  # until everything is written: gloo aborts a process that leaves before the others are done
+
     def restore(self, found: Checkpoint) -> None:
         """Restore the position and the state of a checkpoint; one that does not fit raises an error first."""
         path = Path(checkpoints.FILE) if self.folder is None else self.folder.file
@@ -284,7 +250,9 @@ class Trainer:
         self.model.load_state_dict(found.part("model."))
         restore_optimizer(self.optimizer, found.part("optimizer."), state["optimizer"])
         self.sums.copy_(found.tensors["sums"] if self.ranks.is_first else torch.zeros_like(self.sums))
-        self.position = Position(state["epoch"], state["step"], state["seconds"], state["history"])
+        before = min(state["step"] * self.full, len(self.examples))  # in a checkpoint that does not say it
+        seen = state.get("seen", before)
+        self.position = Position(state["epoch"], state["step"], state["seconds"], state["history"], seen)
         restore_generators(found.part("generator."), self.ranks)
 
     def _restored_calibration(self, found: Checkpoint) -> Calibration | None:

@@ -70,6 +70,8 @@ class Classification:
         return self._figures(estimate.loc.clamp(min=smallest).log(), target)
 
     def _figures(self, log_posterior: Tensor, target: Tensor) -> Tensor:
+        if target.is_floating_point():
+            raise UserError("the targets are numbers, not classes: give `fit(..., objective=Regression())`")
         loss = F.nll_loss(log_posterior, target, reduction="none")
         return torch.stack([loss, (log_posterior.argmax(-1) == target).to(loss.dtype)])
 

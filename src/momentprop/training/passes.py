@@ -9,16 +9,17 @@ from torch import Tensor, nn
 from momentprop.calibration import Calibration
 from momentprop.calibration.calibrated_module import Calibrated
 from momentprop.normalization.pixel import evaluating
+from momentprop.nothing_random import nothing_may_be_random
 from momentprop.propagate import propagate
 from momentprop.training.distributed import Ranks
+from momentprop.training.loader import Loader, parts
 from momentprop.training.losses import Objective
 from momentprop.training.settings import Settings
 from momentprop.training.training_examples import Examples
 from momentprop.values import Mean, Normal, Value
 
-_EVALUATED_AT_ONCE = 500
 
-
+@nothing_may_be_random()
 def training_pass(model: nn.Module, inputs: Tensor, settings: Settings, calibration: Calibration | None = None) -> Any:
     """Run a model in training mode; AP2 returns a value, corrected by a calibration if there is one."""
     noise = settings.input_variance
@@ -30,6 +31,7 @@ def training_pass(model: nn.Module, inputs: Tensor, settings: Settings, calibrat
     return model(inputs + noise**0.5 * torch.randn_like(inputs) if noise > 0 else inputs)
 
 
+@nothing_may_be_random()
 def evaluation_pass(
     model: nn.Module,
     inputs: Tensor,
@@ -67,7 +69,7 @@ def _moments(
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
-    examples: Examples,
+    examples: Examples | Loader,
     settings: Settings,
     objective: Objective,
     ranks: Ranks,
@@ -75,13 +77,13 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the averages of an objective over examples, which the processes share."""
     sums = torch.zeros(len(objective.names), dtype=torch.float64, device=ranks.device)
-    mine = ranks.shard(torch.arange(len(examples), device=ranks.device))
+    count = torch.zeros((), dtype=torch.float64, device=ranks.device)
     with evaluating(model), autocast(settings, ranks.device):
-        for indices in mine.split(_EVALUATED_AT_ONCE):
-            inputs, targets = examples.batch(indices)
-            inputs, targets = converted(inputs, settings), converted(targets, settings)
-            sums += evaluation_pass(model, inputs, targets, settings, objective, calibration).double().sum(1)
-    averages = (ranks.sum(sums) / len(examples)).tolist()
+        for inputs, targets in parts(examples, ranks):
+            given = converted(inputs, settings), converted(targets, settings)
+            sums += evaluation_pass(model, *given, settings, objective, calibration).double().sum(1)
+            count += len(targets)
+    averages = (ranks.sum(sums) / ranks.sum(count)).tolist()
     return dict(zip(objective.names, averages, strict=True))
 
 

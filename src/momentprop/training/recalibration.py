@@ -6,9 +6,10 @@ from torch import nn
 from momentprop.calibration import Calibration, calibrate
 from momentprop.errors import UserError
 from momentprop.normalization.pixel import evaluating
+from momentprop.training.loader import Loader, some_inputs
 from momentprop.training.passes import converted
 from momentprop.training.settings import Settings
-from momentprop.training.training_examples import Examples, order
+from momentprop.training.training_examples import Examples, first_seed
 
 INPUTS = 64
 """The number of training inputs of a fit."""
@@ -18,15 +19,14 @@ SAMPLES = 100
 
 
 def fitted(
-    model: nn.Module, examples: Examples, settings: Settings, epoch: int, device: torch.device | str
+    model: nn.Module, examples: Examples | Loader, settings: Settings, epoch: int, device: torch.device | str
 ) -> Calibration:
     """Calibrate the model with its current weights, under the noise of the run; seed and epoch fix the draws.
 
     Every channel has a factor of its own and nothing else, so that the gradient treats the corrections as constants.
     The model is in evaluation mode, but with dropout: a batch normalization uses its running statistics.
     """
-    chosen = order(len(examples), settings.seed, epoch)[:INPUTS].to(device)
-    inputs = converted(examples.batch(chosen)[0], settings)
+    inputs = converted(some_inputs(examples, INPUTS, settings.seed, epoch, device), settings)
     try:
         with evaluating(model):
             found = calibrate(
@@ -35,7 +35,7 @@ def fitted(
                 input_variance=settings.input_variance or None,
                 dropout=True,
                 samples=SAMPLES,
-                seed=settings.seed * 1_000_003 + epoch,
+                seed=first_seed(settings.seed, epoch),
                 family=settings.family,  # type: ignore[arg-type]
                 features="channel",
             )

@@ -40,6 +40,9 @@ def require_fitting(found: Checkpoint, optimizer: torch.optim.Optimizer, sums: T
     """Raise a `ContentError` if the rest of the checkpoint does not fit a run with so many steps in an epoch."""
     if found.state["step"] >= steps:
         raise ContentError(f"its position is step {found.state['step']} of an epoch with {steps} steps")
+    step, seen = found.state["step"], found.state.get("seen")
+    if seen is not None and not (step <= seen and (seen > 0) == (step > 0)):
+        raise ContentError(f"its position is step {step} after {seen} examples")
     mine = found.tensors.get("sums")
     if mine is None or mine.shape != sums.shape or mine.dtype != sums.dtype or not mine.isfinite().all():
         raise ContentError(f"its sums must be {len(sums)} finite numbers")

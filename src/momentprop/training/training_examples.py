@@ -55,10 +55,17 @@ def as_examples(data: Any) -> Examples:
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         inputs, targets = zip(*(data[i] for i in range(len(data))), strict=True)
         return Pairs(*(torch.stack([torch.as_tensor(item) for item in part]) for part in (inputs, targets)))
-    raise UserError(f"training takes a pair of tensors or a map-style data set, not a {type(data).__name__}")
+    raise UserError(
+        f"training takes a pair of tensors or a map-style data set, or a loader of batches, not a {type(data).__name__}"
+    )
+
+
+def first_seed(seed: int, epoch: int) -> int:
+    """Return the seed of the order of an epoch."""
+    return seed * 1_000_003 + epoch
 
 
 def order(count: int, seed: int, epoch: int) -> Tensor:
     """Return a permutation of the examples that depends only on the seed and the epoch."""
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    generator = torch.Generator().manual_seed(first_seed(seed, epoch))
     return torch.randperm(count, generator=generator)

@@ -6,11 +6,13 @@ from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from momentprop.dispatch import MissingRule, Operand, dispatch, where
 from momentprop.dispatch.dispatcher import enter
 from momentprop.torch_compat import pytrees
 from momentprop.torch_compat.functorch import is_wrapped
+from momentprop.values import shown
 
 _VALIDATE = [__debug__]
 
@@ -140,11 +142,47 @@ class Value(Operand):
     def __ne__(self, other: object) -> Any:
         return self.ne(other) if isinstance(other, _COMPARABLE) else NotImplemented  # type: ignore[attr-defined]
 
+    def __float__(self) -> float:
+        raise TypeError(f"a random {type(self).__name__} as a float at {where()}: {self.is_not_a_number('item')}")
+
+    def __int__(self) -> int:
+        raise TypeError(f"a random {type(self).__name__} as an integer at {where()}: {self.is_not_a_number('item')}")
+
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} is not one array: convert a component, such as `value.loc.numpy()`")
+        raise TypeError(
+            f"a {type(self).__name__} is not one array: convert a component, such as `value.loc.numpy()` "
+            "or `value.variance.numpy()`"
+        )
+
+    @property
+    def _is_large(self) -> bool:
+        """Whether the value is printed in short: its shape, and the first elements and the range of its components."""
+        first = self._first
+        return first.numel() > shown.LARGE and type(first) in _PRINTED and may_look_at(first, True)
+
+    def to_dataframe(self, names: Sequence[str] | None = None) -> Any:
+        """Return a pandas data frame with a row for each element; needs pandas.
+
+        Its index is the place along each dimension, and the columns are the mean `loc`, the standard deviation, and the
+        standard errors of an `Estimate`. `names` are those of the units along the last dimension.
+        """
+        wanted = ("loc", "stddev", "loc_error", "variance_error")
+        return shown.frame({name: getattr(self, name) for name in wanted if hasattr(self, name)}, names)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: a table of the first means and deviations."""
+        title = f"{type(self).__name__}, shape {tuple(self.shape)}, {self.dtype}"
+        if type(self._first) not in _PRINTED or not may_look_at(self._first, True):
+            return title
+        mean: Tensor = getattr(self, "loc", self._first)
+        if getattr(self, "is_lazy", False):
+            return shown.table(f"{title}: means, with a covariance on request", mean)
+        return shown.table(title, mean, getattr(self, "stddev", None))
 
     def __repr__(self) -> str:
         name = type(self).__name__
+        if self._is_large:
+            return shown.short(name, {part: getattr(self, part) for part in self.components})
         indent = " " * (len(name) + 1)
         parts = (
             f"{part}={getattr(self, part)!r}".replace("\n", "\n" + indent + " " * (len(part) + 1))
@@ -153,6 +191,7 @@ class Value(Operand):
         return f"{name}({f',{chr(10)}{indent}'.join(parts)})"
 
 
+_PRINTED = (Tensor, torch.nn.Parameter)
 _COMPARABLE = (Value, Tensor, bool, int, float)
 
 
@@ -194,6 +233,10 @@ def as_tensor(given: Any, name: str) -> Tensor:
     """Return the constructor argument `name` as a floating-point tensor, or raise a clear error."""
     if isinstance(given, Value):
         raise TypeError(f"{name} must be a tensor, but is already a {type(given).__name__}")
+    if isinstance(given, Distribution):
+        raise TypeError(
+            f"{name} must be a tensor, but is a torch {type(given).__name__}: write `from_distribution(distribution)`"
+        )
     tensor = given if isinstance(given, Tensor) else torch.tensor(given)
     if not tensor.is_floating_point():
         raise TypeError(f"{name} must be floating-point, but is {tensor.dtype}: write `{name}.float()`")

@@ -1,14 +1,19 @@
 """The class posterior, the result of propagating through a classifier."""
 
-from typing import Any, ClassVar, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import torch
 from torch import Tensor
 
 from momentprop.values.base import Value, as_tensor
+from momentprop.values.predictions import Predictions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-class Categorical(Value):
+class Categorical(Predictions, Value):
     r"""A distribution over classes along the last dimension, held as `logits` $= \log q$ (normalized).
 
     `loc` is $q(y)$, the mean of the one-hot vector, and `variance` its variance $q(1-q)$.
@@ -39,6 +44,39 @@ class Categorical(Value):
     def stddev(self) -> Tensor:
         """The standard deviation of each indicator."""
         return self.variance.sqrt()
+
+    def predict(self, dim: int | None = -1) -> Tensor:
+        """Return the label of every row: the index of the most probable class."""
+        return self.logits.argmax(-1 if dim is None else self._last(dim))
+
+    def plot(
+        self, dim: int | None = -1, *, names: Sequence[str] | None = None, items: int = 4, ap1: Any = None
+    ) -> "Figure":
+        """Return a figure with the probabilities of the classes as bars, of the first rows; needs matplotlib."""
+        return super().plot(-1 if dim is None else dim, names=names, items=items, ap1=ap1)
+
+    def mutual_information(self, dim: int = -1, points: int | None = None) -> Tensor:
+        r"""What of the entropy is due to the noise of the scores that this is the posterior of, in nats."""
+        if self.scores is None:
+            raise ValueError(
+                "this class posterior does not know the random scores that it came of: ask the scores, as in "
+                "`scores.mutual_information()`, in place of their `log_softmax`"
+            )
+        found: Tensor = self.scores.mutual_information(self._last(dim), points)
+        return found
+
+    def interval(self, p: float = 0.95) -> NoReturn:
+        """Refuse: a class has no interval."""
+        raise TypeError("a class has no interval: `probabilities()` has the probability of each")
+
+    def _log_q(self, dim: int) -> Tensor:
+        self._last(dim)
+        return self.logits
+
+    def _last(self, dim: int) -> int:
+        if dim not in (-1, self.logits.ndim - 1):
+            raise ValueError(f"the classes of a Categorical lie along the last dimension, but dim is {dim}: write -1")
+        return -1
 
     def sample(self, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw a class index for every row, or `n` of them stacked along a new first dimension."""

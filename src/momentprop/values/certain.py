@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from momentprop.values.base import Value, as_tensor
+from momentprop.values.predictions import Predictions, warn_of_probabilities
 
 
-class Certain(Value):
+class Certain(Predictions, Value):
     """A value that carries one tensor, `loc`. Operations without a rule act on `loc` as they do on a tensor."""
 
     loc: Tensor
@@ -38,6 +39,20 @@ class Certain(Value):
             items = [cls._wrap(item) for item in result]
             return result._make(items) if hasattr(result, "_make") else type(result)(items)
         return result
+
+    def __float__(self) -> float:
+        return float(self.loc)
+
+    def __int__(self) -> int:
+        return int(self.loc)
+
+    def mutual_information(self, dim: int = -1, points: int | None = None) -> Tensor:
+        """Return zero: there is no noise that the class could depend on."""
+        return torch.zeros_like(self.loc.select(dim, 0))
+
+    def _log_q(self, dim: int) -> Tensor:
+        warn_of_probabilities(self.loc, dim)
+        return torch.log_softmax(self.loc, dim).movedim(dim, -1)
 
     def sample(self, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the tensor itself, or `n` copies of it along a new first dimension."""

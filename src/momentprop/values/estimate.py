@@ -1,24 +1,95 @@
 """The moments of many draws, with their standard errors."""
 
-from torch import Tensor
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NoReturn
 
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, MultivariateNormal
+
+from momentprop.dispatch import MissingRule, where
+from momentprop.dispatch.operand import CONVERSIONS
+from momentprop.values.predictions import warn_of_probabilities
 from momentprop.values.uncertain import Uncertain
+
+_QUANTILES = 2**24  # the most numbers that `torch.quantile` takes
 
 
 class Estimate(Uncertain):
     r"""Mean and variance of a number of draws, each with its standard error.
 
-    `propagate(..., method="sample")` returns it. It is a result only: no operation has a rule for it.
+    `propagate(..., method="sample")` returns it. It is a result only: no operation has a rule for it. While they are
+    few, it keeps the `draws` themselves, stacked along a new first dimension (otherwise that is None). They answer for
+    class probabilities, entropies and intervals.
+
+    >>> import torch, momentprop
+    >>> scores = torch.tensor([[2.0, 0.0, -1.0]])
+    >>> y = momentprop.propagate(lambda x: x, scores, input_variance=4.0, method="sample", samples=4000, seed=0)
+    >>> y.draws.shape, y.predict(-1)
+    (torch.Size([4000, 1, 3]), tensor([0]))
     """
 
     loc: Tensor
     variance: Tensor
     loc_error: Tensor
     variance_error: Tensor
+    draws: ClassVar[Any] = None  # not a component
 
     def __init__(self, loc: Tensor, variance: Tensor, loc_error: Tensor, variance_error: Tensor) -> None:
         self.loc, self.variance = loc, variance
         self.loc_error, self.variance_error = loc_error, variance_error
+
+    def mutual_information(self, dim: int = -1, points: int | None = None) -> Tensor:
+        """What of the entropy is due to the noise, in nats: the mean divergence of a draw from the class posterior.
+
+        Of few draws it is too small, by about the number of classes over twice the number of draws.
+        """
+        log_q, log_p = self._log_q(dim), self._log_p(dim)
+        apart = torch.where(log_p == -torch.inf, 0.0, log_p - log_q)
+        return (log_p.exp() * apart).sum(-1).mean(0)
+
+    def interval(self, p: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Return the ends of the central interval of each unit: quantiles of the draws, if they were kept.
+
+        Otherwise they are those of a normal unit with the moments of the draws.
+        """
+        normal = super().interval(p)
+        if self.draws is None or self.draws.numel() > _QUANTILES:
+            return normal
+        ends = self.draws.new_tensor([0.5 - p / 2, 0.5 + p / 2], dtype=self.loc.dtype)
+        low, high = torch.quantile(self.draws.to(self.loc.dtype), ends, dim=0)
+        return low, high
+
+    def distribution(self) -> Distribution:
+        """Return torch's `Normal` with the moments of the draws."""
+        return torch.distributions.Normal(self.loc, self.stddev)
+
+    @classmethod
+    def without_rule(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoReturn:
+        """Refuse an operation: what follows the model belongs into each draw."""
+        if function.__name__ in CONVERSIONS:
+            super().without_rule(function, args, kwargs)
+        raise MissingRule(
+            f"no {cls.__name__} rule for {function.__name__!r} at {where()}: it is a result, with the mean `.loc` and "
+            "`.variance`. Apply the operation to each draw, as in "
+            "`propagate(..., method='sample', outputs=lambda y: ...)`"
+        )
+
+    def _log_q(self, dim: int) -> Tensor:
+        found = self._log_p(dim)
+        warn_of_probabilities(self.loc, dim)
+        return torch.logsumexp(found, 0) - math.log(len(found))
+
+    def _log_p(self, dim: int) -> Tensor:
+        """Return the logarithms of the class probabilities of each draw, with the classes in the last dimension."""
+        if self.draws is None:
+            raise ValueError(
+                f"this {type(self).__name__} has no draws, because they were many, or because it was copied or loaded: "
+                "let each draw give its probabilities, as in `propagate(..., outputs=lambda y: y.softmax(-1))`"
+            )
+        scores = self.draws.movedim(dim if dim < 0 else dim + 1, -1)
+        return torch.log_softmax(scores.to(self.loc.dtype), -1)
 
 
 class JointEstimate(Estimate):
@@ -35,3 +106,12 @@ class JointEstimate(Estimate):
     ) -> None:
         super().__init__(loc, variance, loc_error, variance_error)
         self.covariance = covariance
+
+    def distribution(self) -> MultivariateNormal:
+        """Return torch's `MultivariateNormal` of the flattened units, if all are one item."""
+        if self.covariance.ndim > 2:
+            raise ValueError(
+                "the items of an estimate may lie along any dimension: write "
+                "`MultivariateNormal(y.loc.flatten(1), y.covariance)` if they lie along the first one"
+            )
+        return MultivariateNormal(self.loc.flatten(), self.covariance)

@@ -4,9 +4,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, LowRankMultivariateNormal, MultivariateNormal
+from torch.distributions import Distribution
 
 from momentprop.values.base import Value, as_tensor, may_look_at
+from momentprop.values.given_distributions import base_of, is_correlated
 
 
 def items_along(loc: Tensor, batch_dim: Any) -> int | None:
@@ -97,10 +98,7 @@ def _require_finite(tensor: Tensor, name: str) -> None:
 
 def require_known(distribution: Distribution) -> None:
     """Refuse a distribution whose covariance is not known, or whose items lie along several dimensions."""
-    base = distribution
-    while isinstance(base, Independent):
-        base = base.base_dist
-    correlated = isinstance(base, MultivariateNormal | LowRankMultivariateNormal)
+    base, correlated = base_of(distribution), is_correlated(distribution)
     if correlated and len(distribution.batch_shape) > 1:
         raise ValueError(
             f"a Joint has its items along one dimension, but the batch shape is {tuple(distribution.batch_shape)}: "

@@ -6,13 +6,14 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import LowRankMultivariateNormal, MultivariateNormal
 
 from momentprop.dispatch import Transform
 from momentprop.dispatch.elements import elements_of
 from momentprop.dispatch.memory import in_order_of
 from momentprop.kernels.fuse import fused
 from momentprop.values.base import Value, as_tensor, may_look_at
+from momentprop.values.given_distributions import moments_of, require_independent
+from momentprop.values.given_noise import the_variance
 from momentprop.values.origin import Origin, combined, writes_to
 from momentprop.values.uncertain import Uncertain
 
@@ -20,16 +21,33 @@ from momentprop.values.uncertain import Uncertain
 class Independent(Uncertain):
     """Independent units with mean `loc` and variance `variance`; subclasses choose the distribution.
 
-    `variance` is a number or a tensor that broadcasts to the shape of `loc`; zero is legal and means certainty.
+    `variance` is a number or a tensor that broadcasts to the shape of `loc`; zero is legal and means certainty. The
+    standard deviation may be given in its place, as `stddev=`.
     """
 
     loc: Tensor
     variance: Tensor
     origin: ClassVar[tuple[Origin, int] | None] = None  # with the number of writes to the own memory at that time
+    remedy: ClassVar[str] = (
+        ", or let `momentprop.propagate` make its moments by `fallback='quadrature'` (if elementwise), "
+        "`fallback='monte_carlo'` (any), or `fallback='linearize'` (if smooth)"
+    )
+    law: ClassVar[Any] = None  # the distribution that an argument of a call was given as, from which it is drawn
+    given: ClassVar[Any] = None  # of a random weight, the `Joint` that it was given as
     note: ClassVar[Any] = None  # set on attention scores and weights: see `rules.attention.notes`
 
-    def __init__(self, loc: Tensor | float, variance: Tensor | float, *, validate_args: bool | None = None) -> None:
+    def __init__(
+        self,
+        loc: Tensor | float,
+        variance: Tensor | float | None = None,
+        *,
+        stddev: Tensor | float | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
         self.loc = as_tensor(loc, "loc")
+        variance = the_variance(variance, stddev, ("variance", "stddev"), validate_args)
+        if variance is None:
+            raise TypeError(f"a {type(self).__name__} has a variance: give `variance=` or `stddev=`")
         self.variance = _variance_like(self.loc, variance)
         if may_look_at(self.loc, validate_args):
             _require_moments(self.loc.detach(), self.variance.detach() if isinstance(variance, Tensor) else variance)
@@ -102,8 +120,14 @@ class Independent(Uncertain):
     def sample(self, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw a tensor of the value's shape, or `n` of them stacked along a new first dimension."""
         shape = self.shape if n is None else (n, *self.shape)
+        if self.law is not None and generator is None:
+            drawn: Tensor = self.law.sample(() if n is None else (n,))
+            return drawn
         noise = torch.randn(shape, generator=generator, dtype=self.dtype, device=self.device)
         return self.loc + self.stddev * noise
+
+    def _moments_along(self, dim: int) -> tuple[Tensor, Tensor]:
+        return self.loc.movedim(dim, -1), torch.diag_embed(self.variance.movedim(dim, -1))
 
     def distribution(self) -> torch.distributions.Distribution:
         """Return the distribution of this value as a `torch.distributions.Distribution`."""
@@ -111,13 +135,15 @@ class Independent(Uncertain):
 
     @classmethod
     def from_distribution(cls, distribution: torch.distributions.Distribution) -> Self:
-        """Return the value with the mean and variance of any distribution of independent units that has them."""
-        if isinstance(distribution, MultivariateNormal | LowRankMultivariateNormal):
-            raise TypeError(
-                f"the units of a {type(distribution).__name__} depend on each other, which a {cls.__name__} cannot "
-                "hold: write `momentprop.Joint.from_distribution(distribution)`"
-            )
-        return cls(distribution.mean, distribution.variance)
+        """Return the value with the mean and variance of any distribution of independent units that has them.
+
+        >>> import torch, momentprop
+        >>> momentprop.Normal.from_distribution(torch.distributions.StudentT(4.0, torch.ones(1)))
+        Normal(loc=tensor([1.]),
+               variance=tensor([2.]))
+        """
+        require_independent(distribution, cls.__name__)
+        return cls(*moments_of(distribution))
 
     @classmethod
     def missing(
@@ -166,8 +192,10 @@ def _like(loc: Tensor, given: Tensor, name: str) -> Tensor:
     try:
         return given.expand_as(loc).contiguous()  # views of a value must work on both components
     except RuntimeError:
+        square = given.ndim > 1 and given.shape[-1] == given.shape[-2]
+        hint = ": a covariance is given as `input_covariance=`, or by `Joint.from_covariance`" if square else ""
         raise ValueError(
-            f"{name} of shape {tuple(given.shape)} does not broadcast to loc of shape {tuple(loc.shape)}"
+            f"{name} of shape {tuple(given.shape)} does not broadcast to loc of shape {tuple(loc.shape)}{hint}"
         ) from None
 
 

@@ -10,6 +10,7 @@ from torch.distributions import Distribution, LowRankMultivariateNormal, Multiva
 from momentprop.dispatch import Operand
 from momentprop.kernels.joint_posterior import posterior
 from momentprop.kernels.root import root, triangular_root
+from momentprop.values import shown
 from momentprop.values.base import as_tensor, may_look_at
 from momentprop.values.given_covariance import (
     as_factors,
@@ -19,8 +20,10 @@ from momentprop.values.given_covariance import (
     require_covariance,
     require_known,
 )
+from momentprop.values.given_distributions import moments_of
 from momentprop.values.normal import Normal
 from momentprop.values.once import Once
+from momentprop.values.predictions import warn_of_probabilities
 from momentprop.values.sources import Segment, Sources, aligned, along, new_event, of_units_along, places
 from momentprop.values.uncertain import Uncertain
 
@@ -122,7 +125,7 @@ class Joint(Uncertain):
             return cls(distribution.mean, distribution.cov_diag, factors)
         if isinstance(distribution, MultivariateNormal):
             return cls.from_covariance(distribution.mean, distribution.covariance_matrix)
-        return cls(distribution.mean, distribution.variance)
+        return cls(*moments_of(distribution))
 
     @classmethod
     def of(cls, *parts: Any, batch_dim: int | None = None, sources: Sources | None = None) -> Self:
@@ -268,8 +271,11 @@ class Joint(Uncertain):
         >>> logits.probabilities()  # what moves all logits alike changes nothing
         tensor([0.7311, 0.2689])
         """
-        found = posterior(self.loc.movedim(dim, -1), self.covariance_along(dim), points)
-        return found.movedim(-1, dim)
+        warn_of_probabilities(self.loc, dim)
+        return posterior(*self._moments_along(dim), points).movedim(-1, dim)
+
+    def _moments_along(self, dim: int) -> tuple[Tensor, Tensor]:
+        return self.loc.movedim(dim, -1), self.covariance_along(dim)
 
     def sample(self, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
         """Draw a tensor of the value's shape, or `n` of them stacked along a new first dimension."""
@@ -320,6 +326,10 @@ class Joint(Uncertain):
         super().replace(parts, origin)
 
     def __repr__(self) -> str:
+        if self._is_large:
+            lazy, parts = self.is_lazy, {"loc": self.loc}
+            note = "covariance=<on request>" if lazy else f"factors={len(self.factors)}"
+            return shown.short(type(self).__name__, parts if lazy else {**parts, "variance": self.variance}, [note])
         if not self.is_lazy:
             return super().__repr__()
         indent = " " * (len(type(self).__name__) + 1)

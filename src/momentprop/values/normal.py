@@ -12,13 +12,16 @@ from momentprop.values.independent import Independent
 
 
 class Normal(Independent):
-    r"""Independent normal units with mean `loc` and variance `variance`; the rules take exact expectations.
+    r"""Independent normal units; the second argument is the variance, where that of torch's `Normal` is the deviation.
 
-    `variance` is a number or a tensor that broadcasts to the shape of `loc`; zero is legal and means certainty.
+    So write `Normal(loc, variance=...)` or `Normal(loc, stddev=...)`. Each is a number or a tensor that broadcasts to
+    the shape of the mean `loc`; zero is legal and means certainty. The rules take exact expectations.
 
     >>> import torch
-    >>> x = Normal(torch.tensor([0.0, 3.0]), 1.0)
-    >>> torch.relu(x)
+    >>> x = Normal(torch.tensor([0.0, 3.0]), variance=4.0)
+    >>> x.stddev, Normal(x.loc, stddev=2.0).variance
+    (tensor([2., 2.]), tensor([4., 4.]))
+    >>> torch.relu(Normal(x.loc, variance=1.0))
     Normal(loc=tensor([0.3989, 3.0004]),
            variance=tensor([0.3408, 0.9975]))
     """

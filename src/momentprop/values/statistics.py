@@ -31,8 +31,15 @@ class Statistics(Independent):
     loc: Tensor
     variance: Tensor
 
-    def __init__(self, loc: Tensor | float, variance: Tensor | float, *, validate_args: bool | None = None) -> None:
-        super().__init__(loc, variance, validate_args=validate_args)
+    def __init__(
+        self,
+        loc: Tensor | float,
+        variance: Tensor | float | None = None,
+        *,
+        stddev: Tensor | float | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        super().__init__(loc, variance, stddev=stddev, validate_args=validate_args)
         if self.loc.ndim != 1:
             raise ValueError(
                 f"statistics have one mean for each channel, a shape like (3,), but loc has {tuple(self.loc.shape)}: "

@@ -1,13 +1,18 @@
 """The base of all values that have a mean and a variance."""
 
+import warnings
 from statistics import NormalDist
+from typing import Any
 
+import torch
 from torch import Tensor
 
+from momentprop.dispatch.context import in_a_model
 from momentprop.values.base import Value
+from momentprop.values.predictions import Predictions
 
 
-class Uncertain(Value):
+class Uncertain(Predictions, Value):
     """A value of units with mean `loc` and variance `variance`."""
 
     loc: Tensor
@@ -18,6 +23,16 @@ class Uncertain(Value):
         """The standard deviation; its gradient is zero, not infinite, where the variance is zero."""
         certain = self.variance <= 0
         return self.variance.masked_fill(certain, 1.0).sqrt().masked_fill(certain, 0.0)
+
+    def std(self, *args: Any, **kwargs: Any) -> Any:
+        """As `torch.Tensor.std`, the spread over units; `stddev` is the standard deviation of each unit."""
+        _warn_of_spread("std", "stddev")
+        return super().std(*args, **kwargs)  # type: ignore[misc]
+
+    def var(self, *args: Any, **kwargs: Any) -> Any:
+        """As `torch.Tensor.var`, the spread over units; `variance` is the variance of each unit."""
+        _warn_of_spread("var", "variance")
+        return super().var(*args, **kwargs)  # type: ignore[misc]
 
     def interval(self, p: float = 0.95) -> tuple[Tensor, Tensor]:
         """Return the lower and the upper end of the central interval that contains a unit with probability `p`.
@@ -34,3 +49,14 @@ class Uncertain(Value):
     def _quantile(self, probability: float) -> float:
         """Return the quantile of a unit of mean zero and variance one."""
         return NormalDist().inv_cdf(probability)
+
+
+def _warn_of_spread(method: str, component: str) -> None:
+    """Warn where a user who asks a result for its deviation gets the spread over its units."""
+    if torch.compiler.is_compiling() or in_a_model():
+        return
+    warnings.warn(
+        f"`.{method}()` is how the units differ from each other, itself random; each unit's own noise is "
+        f"`.{component}`. `torch.{method}(y)` says that the spread over units is meant",
+        stacklevel=3,
+    )

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 from examples.factors import Factors
+from torch import nn
 
-from momentprop import Fitted, Mean, MissingRule, Normal, Sample, propagate
+from momentprop import Fitted, Joint, Mean, MissingRule, Normal, Sample, propagate
 from tests.values.factors import factors_of
 
 LOC = torch.tensor([[1.0, 5.0, 3.0, 4.0], [0.0, -2.0, 7.0, 1.0]])
@@ -20,7 +21,6 @@ CHOICES: dict[str, Any] = {
     "stable sort": lambda x: torch.sort(x, stable=True, dim=-1),
 }
 INDICES: dict[str, Any] = {
-    "argmax": lambda x: x.argmax(-1),
     "argmax of all": torch.argmax,
     "argmin": lambda x: torch.argmin(x, dim=0, keepdim=True),
     "argsort": lambda x: x.argsort(1, True),
@@ -45,6 +45,26 @@ def test_places_are_those_of_the_means(name: str) -> None:
     with pytest.warns(UserWarning, match="at top level is a hard choice: it is made by the means"):
         found = INDICES[name](Normal(LOC, VARIANCE))
     assert torch.equal(found, INDICES[name](LOC))
+
+
+def test_argmax_of_a_result_is_the_most_probable_class_and_inside_a_model_that_of_the_means() -> None:
+    loc, variance = torch.tensor([[1.0, 0.95, 0.0]]), torch.tensor([[0.0, 0.0, 30.0]])
+    scores = Normal(loc, variance)
+    drawn = propagate(lambda x: x, scores, method="sample", samples=4000, seed=0)
+    assert scores.probabilities().argmax(-1).tolist() == [2]  # it seldom wins, but then for sure
+    for result in (scores, Joint(loc, variance), drawn):
+        assert result.argmax(-1).tolist() == [2]
+        assert torch.argmax(result, 1, keepdim=True).tolist() == [[2]]
+    for kind in (Normal(loc, variance), Joint(loc, variance)):
+        with pytest.warns(UserWarning, match="at module .* is a hard choice: it is made by the means"):
+            assert Chooses()(kind).tolist() == [0]
+    with pytest.warns(UserWarning, match="'argmax' on a random Normal at top level is a hard choice"):
+        propagate(lambda x: (x, x.argmax(-1))[1], loc, input_variance=1.0)
+
+
+class Chooses(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.argmax(-1)
 
 
 def test_means_and_draws_choose_as_tensors_do() -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from momentprop.kernels.attention import Scores, Weights, mixture, scores, weights
+from momentprop.kernels.derivatives import requires_grad
 from momentprop.kernels.fuse import differentiable
 from momentprop.kernels.kept import takes_room
 from momentprop.kernels.moments import Moments
@@ -23,7 +24,7 @@ from momentprop.values.moments import is_random, mean_of, variance_of
 from momentprop.values.origin import writes_to
 
 _MOST = {"cpu": 1 << 16}  # the most elements of an intermediate result; a larger batch is cut into pieces
-_MOST_ELSEWHERE = 1 << 24  # where no cache is large enough, and starting an operation costs more; of contractions too
+_MOST_ELSEWHERE = 1 << 24  # where no cache is large enough, and starting an operation costs more
 _BYTES = 256  # for each score, that a graph of the mean keeps
 
 
@@ -190,8 +191,9 @@ def _pieces(tensors: dict[str, Tensor]) -> list[tuple[Tensor, ...]]:
     batch = max(part.shape[0] for part in parts if part.ndim == dims)
     most, least = _MOST.get(tensors["value"].device.type), 0
     if most is None:
-        least = tensors["value"].shape[-1] * tensors["query_variance"].shape[-1] if "query_variance" in tensors else 0
         most = _MOST_ELSEWHERE
+        if "query_variance" in tensors and requires_grad(parts):  # the contraction is made again for the derivatives
+            least = tensors["value"].shape[-1] * tensors["query_variance"].shape[-1]
     size = batch * most // max(_scores(tensors, least), 1)
     if dims < 3 or size >= batch:
         return [parts]

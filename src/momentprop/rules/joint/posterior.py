@@ -17,6 +17,14 @@ def _log_posterior(input: Joint, dim: int) -> Tensor:
     return log_posterior(input.loc.movedim(dim, -1), input.covariance_along(dim))
 
 
+def _of_scores(input: Joint, dim: int) -> Categorical:
+    """Return the class posterior, which remembers the scores."""
+    scores: Any = input
+    result = Categorical.of(_log_posterior(input, dim))
+    result.scores = scores if dim in (-1, input.ndim - 1) else scores.movedim(dim, -1)  # type: ignore[misc]
+    return result
+
+
 @rule("log_softmax", on=Joint)
 def log_softmax(
     input: Joint, dim: int | None = None, _stacklevel: Any = 3, dtype: torch.dtype | None = None
@@ -31,7 +39,7 @@ def log_softmax(
         input = input.each(lambda part: part.to(wanted))
     if dim is None:
         dim = 0 if input.ndim in (0, 1, 3) else 1
-    return Categorical.of(_log_posterior(input, dim))
+    return _of_scores(input, dim)
 
 
 @rule("class_posterior", on=Joint)
@@ -43,7 +51,7 @@ def class_posterior(input: Joint, dim: int = -1, method: str | None = None) -> C
     """
     if method is not None:
         raise ValueError(f"logits that depend on each other have one method for their posterior, but it is {method!r}")
-    return Categorical.of(_log_posterior(input, dim))
+    return _of_scores(input, dim)
 
 
 @rule("cross_entropy", on=Joint)

@@ -59,6 +59,24 @@ def _register(dims: int) -> None:
         return _to_values(call, gradient, dims, to_input, to_weight)
 
 
+def windows(call: Call, input: Tensor, positions: Sequence[int]) -> Tensor:
+    """Return what a convolution of plain tensors sees of an input at each of its positions.
+
+    The result has the shape (examples, groups, positions, elements of the kernel of one unit).
+    """
+    dims = len(positions)
+    sides = call.given("weight").shape[2:]
+    stride, dilation, groups = _steps(call, dims)
+    begin = _padding(call, call.given("weight"), dilation, dims)
+    widths = [(k - 1) * d + 1 for k, d in zip(sides, dilation, strict=True)]
+    reach = [(o - 1) * s + width for o, s, width in zip(positions, stride, widths, strict=True)]
+    seen = _fitted(input, [-first for first in begin], reach)
+    for dim in range(dims):
+        seen = seen.unfold(2 + dim, widths[dim], stride[dim])[..., :: dilation[dim]]
+    of_groups: Tensor = seen.flatten(2, 1 + dims).unflatten(1, (groups, -1)).movedim(3, 2)
+    return of_groups.flatten(3)
+
+
 def _steps(call: Call, dims: int) -> tuple[list[int], list[int], int]:
     stride, dilation = (per_dim(call.given(name, 1), dims) for name in ("stride", "dilation"))
     return stride, dilation, call.given("groups", 1)

@@ -3,6 +3,8 @@ r"""Hard choices among the elements of a value: they are made by the means, once
 Which elements are the largest is random, and an index cannot say so. The choice is that of the means, with a warning,
 and what is chosen keeps its own moments. It is right where no noise changes the choice. Where the winners are close,
 the largest of several is larger than AP2 says, and what comes of the other choices is left out of the variance.
+
+`argmax` of a result, outside of a model, is another question: which class is the most probable one.
 """
 
 import warnings
@@ -11,9 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from momentprop.dispatch import where
+from momentprop.dispatch import rule, where
+from momentprop.dispatch.context import in_a_model
 from momentprop.dispatch.registry import composite, plain
-from momentprop.values import Normal
+from momentprop.values import Estimate, Joint, Normal, Uncertain
 from momentprop.values.base import Value
 
 
@@ -75,18 +78,25 @@ def _order(input: Any, dim: int, descending: bool, stable: bool) -> Tensor:
 
 
 @plain("argmax", on=Normal, along="dim")
-def argmax(input: Normal, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    r"""The place of the largest mean.
+def argmax(input: Uncertain, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    r"""The most probable class of a result; inside a model the place of the largest mean, with a warning.
+
+    A result, outside of a model, counts as class scores along `dim`: see `momentprop.Normal.predict`. Over all
+    dimensions, and in compiled code, it is the place of the largest mean.
 
     Error: exact where noise does not change the place
     Source: definition
     """
+    along = 0 if dim is None and input.ndim == 1 else dim
+    if along is not None and input.ndim and not (torch.compiler.is_compiling() or in_a_model()):
+        label = input.predict(along)
+        return label.unsqueeze(along) if keepdim else label
     _warn("argmax", input)
     return input.loc.argmax(dim, keepdim)
 
 
 @plain("argmin", on=Normal, along="dim")
-def argmin(input: Normal, dim: int | None = None, keepdim: bool = False) -> Tensor:
+def argmin(input: Uncertain, dim: int | None = None, keepdim: bool = False) -> Tensor:
     r"""The place of the smallest mean.
 
     Error: exact where noise does not change the place
@@ -94,3 +104,8 @@ def argmin(input: Normal, dim: int | None = None, keepdim: bool = False) -> Tens
     """
     _warn("argmin", input)
     return input.loc.argmin(dim, keepdim)
+
+
+for _on in (Joint, Estimate):
+    rule("argmax", on=_on)(argmax)
+    rule("argmin", on=_on)(argmin)

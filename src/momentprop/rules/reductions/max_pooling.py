@@ -98,35 +98,30 @@ def _longest(size: int, count: int) -> int:
 
 def _pooled(input: Normal, gather: Gather, size: int, memory_format: torch.memory_format) -> Normal:
     """Return the maxima of windows of `size` elements."""
-    built = None if isinstance(input, Fitted) or size > MOST_PAIRS else _built(input, gather, size, memory_format)
-    if built is not None:
-        return input.of(*built)
-    kernel = comparison(input)
+    kernel, may_be_built = comparison(input), not isinstance(input, Fitted) and size <= MOST_PAIRS
 
     def windowed(mean: Tensor, variance: Tensor) -> Moments:
-        return kernel(gather(mean, -torch.inf), gather(variance, 0.0))
+        built = _built(mean, variance, gather, size, memory_format) if may_be_built else None
+        return kernel(gather(mean, -torch.inf), gather(variance, 0.0)) if built is None else Moments(*built)
 
     mean, variance = fused(windowed, None, input.loc, input.variance)
     return input.of(mean.contiguous(memory_format=memory_format), variance)
 
 
 def _built(
-    input: Normal, gather: Gather, size: int, memory_format: torch.memory_format
+    mean: Tensor, variance: Tensor, gather: Gather, size: int, memory_format: torch.memory_format
 ) -> tuple[Tensor, Tensor] | None:
     """Return the moments by a built kernel, if there is one: it takes a column for each element of a window."""
-    parts = input.loc, input.variance
 
     def columns() -> list[Tensor]:
-        gathered = [
-            gather(part, outside).movedim(-1, 0) for part, outside in zip(parts, (-torch.inf, 0.0), strict=True)
-        ]
+        gathered = [gather(part, outside).movedim(-1, 0) for part, outside in ((mean, -torch.inf), (variance, 0.0))]
         if memory_format is torch.contiguous_format:
             gathered = [part.contiguous() for part in gathered]
         else:  # the channels lie last, in the columns too
             gathered = [part.movedim(2, -1).contiguous().movedim(-1, 2) for part in gathered]
         return [column for pair in zip(*(part.unbind(0) for part in gathered), strict=True) for column in pair]
 
-    return if_built(largest_of, parts * size, made=columns)
+    return if_built(largest_of, (mean, variance) * size, made=columns)
 
 
 def _refuse_indices(op: str) -> NoReturn:

@@ -16,6 +16,7 @@ from torch import Tensor
 from momentprop.dispatch import MissingRule, where
 from momentprop.dispatch.memory import as_before
 from momentprop.dispatch.registry import mixing
+from momentprop.kernels.built_rows import RowKernel
 from momentprop.kernels.fuse import differentiable
 from momentprop.kernels.moments import Kernel, Moments
 from momentprop.kernels.normalization import normalized
@@ -60,17 +61,56 @@ def _normalized(
     """Normalize, and apply weight and bias; `plain` is torch's function of an input, a weight and a bias."""
     with torch.no_grad():
         certain = plain(*(None if part is None else mean_of(part).detach() for part in (input, weight, bias)))
+    if not isinstance(input, Independent):
+        if per_channel:
+            weight, bias = (channels(part, input.ndim) for part in (weight, bias))
+        return affine(plain(input, None, None), weight, bias)
+    kernel = partial(normalized, centred=centred, eps=eps)
+    if not per_channel and isinstance(weight, Tensor | None) and isinstance(bias, Tensor | None):
+        return _in_one_go(input, kernel, grouping, certain, weight, bias)
+    value = over_groups(input, kernel, grouping).each(lambda part: part.reshape(input.shape))
     if per_channel:
         weight, bias = (channels(part, input.ndim) for part in (weight, bias))
-    if not isinstance(input, Independent):
-        return affine(plain(input, None, None), weight, bias)
-    value = over_groups(input, partial(normalized, centred=centred, eps=eps), grouping)
-    value = affine(value.each(lambda part: part.reshape(input.shape)), weight, bias)
+    value = affine(value, weight, bias)
+    known = (grouping(input.variance) == 0).all(-1, keepdim=True).expand_as(grouping(input.variance))
     loc, variance = (part.to(certain.dtype) for part in (value.loc, value.variance))
-    group = grouping(input.variance)
-    known = (group == 0).all(-1, keepdim=True).expand_as(group).reshape(input.shape)
-    # where all units are certain, take torch's rounding and our derivatives
-    return value.of(torch.where(known, certain + (loc - loc.detach()), loc), variance)
+    return value.of(_rounded_as(known.reshape(input.shape), certain, loc), variance)
+
+
+def _in_one_go(
+    input: Normal, kernel: Kernel, grouping: Grouping, certain: Tensor, weight: Tensor | None, bias: Tensor | None
+) -> Normal:
+    """Normalize, and apply plain parameters that each have an element for each unit of a group."""
+    given = [None if part is None else grouping(part) for part in (weight, bias)]
+    parts = in_float(*map(grouping, (input.loc, input.variance, certain)), *(x for x in given if x is not None))
+    parts = [part.to(parts[0].dtype) for part in parts]
+    takes = (weight is not None, bias is not None)
+    found = along_rows(
+        partial(_finished, kernel, takes), *parts, otherwise=partial(_finished, partial(differentiable, kernel), takes)
+    )
+    return input.of(*(part.reshape(input.shape).to(certain.dtype) for part in found[:2]))
+
+
+def _finished(
+    kernel: RowKernel,
+    takes: tuple[bool, bool],
+    mean: Tensor,
+    variance: Tensor,
+    certain: Tensor,
+    *parameters: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Normalize rows, multiply by a weight and add a bias if the kernel `takes` them."""
+    loc, spread = kernel(mean, variance)[:2]
+    if takes[0]:
+        loc, spread = loc * parameters[0], spread * (parameters[0] * parameters[0])
+    if takes[1]:
+        loc = loc + parameters[-1]
+    return _rounded_as(variance.sum(-1, keepdim=True) == 0, certain, loc), spread
+
+
+def _rounded_as(known: Tensor, certain: Tensor, loc: Tensor) -> Tensor:
+    """Where all units are certain, take torch's rounding and our derivatives."""
+    return torch.where(known, certain + (loc - loc.detach()), loc)
 
 
 def affine(value: Normal | Tensor, weight: Parameter, bias: Parameter) -> Normal:

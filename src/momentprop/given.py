@@ -1,0 +1,98 @@
+"""What users give to a call: distributions and covariances in the place of values, flags, keywords for the model."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from momentprop.torch_compat import pytrees as pytree
+from momentprop.values import Joint, Normal
+from momentprop.values.conversion import is_floating, is_value
+from momentprop.values.given_distributions import is_correlated
+
+
+def with_values(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return arguments with values in the place of torch's distributions; one that is given twice remains one.
+
+    >>> import torch
+    >>> with_values([torch.distributions.Laplace(torch.zeros(1), 1.0)], {})[0]
+    (Normal(loc=tensor([0.]),
+           variance=tensor([2.])),)
+    """
+    if not kwargs and all(type(x) is Tensor for x in args):
+        return args, kwargs
+    leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=is_value)
+    made = {id(leaf): as_value(leaf) for leaf in leaves if isinstance(leaf, Distribution)}
+    if not made:
+        return args, kwargs
+    return pytree.tree_unflatten([made.get(id(leaf), leaf) for leaf in leaves], structure)  # type: ignore[no-any-return]
+
+
+def as_value(x: Any) -> Any:
+    """Return a distribution as a value: one with a covariance as a `Joint`, others by their moments as a `Normal`.
+
+    The `Normal` remembers the distribution, so that `method="sample"` draws from it and not from a normal one.
+    """
+    if not isinstance(x, Distribution):
+        return x
+    if is_correlated(x):
+        return Joint.from_distribution(x)
+    value = Normal.from_distribution(x)
+    value.law = x  # type: ignore[misc]
+    return value
+
+
+def with_covariance(
+    args: Sequence[Any], kwargs: Mapping[str, Any], variance: Any, covariance: Tensor, batch_dim: int | None
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return the arguments with a `Joint` in the place of the first floating-point tensor."""
+    leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=is_value)
+    if variance is not None or any(is_value(leaf) for leaf in leaves):
+        raise TypeError("input_covariance was given beside input_variance, or an argument that has noise of its own")
+    first = next((i for i, leaf in enumerate(leaves) if is_floating(leaf)), None)
+    if first is None:
+        raise TypeError("input_covariance was given, but no argument is a floating-point tensor")
+    dim = None if leaves[first].ndim == 1 else batch_dim
+    leaves[first] = Joint.from_covariance(leaves[first], covariance, batch_dim=dim)
+    return pytree.tree_unflatten(leaves, structure)  # type: ignore[no-any-return]
+
+
+def require_flags(dropout: Any, covariance: Any) -> None:
+    """Refuse a rate of dropout, or any other value, in the place of a flag."""
+    if not isinstance(dropout, bool):
+        raise TypeError(f"`dropout` lets the model's own dropout act: it is True or False, not {dropout!r}")
+    if covariance is not None and not isinstance(covariance, bool):
+        raise TypeError(f"`covariance` must be True, False or None, but is {covariance!r}")
+
+
+def refuse_unknown(model: Callable[..., Any], kwargs: Mapping[str, Any], caller: Callable[..., Any]) -> None:
+    """Refuse keywords that neither the caller nor the model takes, and name what was perhaps meant."""
+    taken = _keywords(model) if kwargs and not torch.compiler.is_compiling() else None
+    if taken is None:
+        return
+    own = [name for name, each in inspect.signature(caller).parameters.items() if each.kind is each.KEYWORD_ONLY]
+    for name in kwargs:
+        if name not in taken:
+            raise TypeError(
+                f"neither `{caller.__name__}` nor the model takes the keyword {name!r}{_meant(name, [*own, *taken])}"
+            )
+
+
+def _keywords(model: Callable[..., Any]) -> list[str] | None:
+    """Return the names of the keywords that a model takes, or None if it may take any."""
+    try:
+        parameters = inspect.signature(model.forward if isinstance(model, nn.Module) else model).parameters.values()
+    except (TypeError, ValueError):  # a function that is not of Python
+        return None
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return None
+    return [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    close = [each for each in known if name in each] or difflib.get_close_matches(name, known, 1)
+    return f": did you mean `{close[0]}`?" if close else ""

@@ -1,0 +1,114 @@
+"""Writes a model as an ONNX program whose inputs and outputs are the components of values, by name."""
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from momentprop.as_tensors import AsTensors, components_of
+from momentprop.propagate import propagate
+from momentprop.torch_compat import pytrees as pytree
+from momentprop.torch_compat.tracing import traced
+from momentprop.values import Joint, Normal, Value
+from momentprop.values.conversion import is_value
+
+INPUTS = ("input", "input_variance")
+"""The names of the inputs of a program."""
+
+_LACKING = {
+    "unfold_backward": "max pooling",
+    "convolution_backward": "a transposed convolution, or of the weights of one,",
+    "avg_pool2d_backward": "average pooling with padding",
+}
+"""Backward passes that ONNX has no operations for, and what they are of."""
+
+
+def to_onnx(
+    model: nn.Module, x: Normal | Tensor, file: str | Path | None = None, *, covariance: bool = False, **options: Any
+) -> Any:
+    r"""Return a model as an ONNX program that gives `loc` and `variance`, and `covariance` if asked for.
+
+    Its inputs are `input` and `input_variance`. A model with several outputs has names such as `logits.loc`. It needs
+    the packages onnx and onnxscript.
+
+        program = momentprop.to_onnx(model, Normal(images, 0.1), "model.onnx")
+
+    Args:
+        model: a module in evaluation mode, or what `momentprop.calibrated` gives.
+        x: an example of the input: a value, or a plain tensor for a model that knows its own noise. Its values do not
+            matter. Any number of inputs is taken later, but with a covariance as many as here.
+        file: where to write the program.
+        covariance: also follow correlations, and give the covariance of the units of every input. It takes an operation
+            in ONNX for the transpose of every operation of the model, which max pooling lacks; the error names one.
+        **options: for `torch.onnx.export`.
+    """
+    _require_packages()
+    if isinstance(x, Value) and type(x) is not Normal:
+        raise TypeError(f"the example must be a Normal or a tensor, not a {type(x).__name__}")
+    if covariance and not isinstance(x, Normal):
+        raise TypeError("a covariance needs the noise of the input: give `Normal(x, variance)` as the example")
+    parts = (x.loc, x.variance) if isinstance(x, Normal) else (x,)
+    given = tuple(part.detach().clone() for part in parts)
+    run: Any = functools.partial(_jointly, model) if covariance else AsTensors(model)
+    with torch.no_grad():
+        outputs = propagate(model, x, covariance=True) if covariance else run.values(*given)
+    how: dict[str, Any] = {"input_names": INPUTS[: len(given)], "output_names": list(_names(outputs))}
+    if not covariance:
+        how["dynamic_shapes"] = {name: {0: "batch"} for name in ("loc", "variance")[: len(given)]}
+    with torch.no_grad(), warnings.catch_warnings(action="ignore"):  # of the exporter, about torch's own functions
+        program = torch.onnx.export(
+            _recorded(run, given) if covariance else run,
+            given,
+            dynamo=True,
+            **{"verbose": False, **how, **options},
+        )
+    if file is not None:
+        program.save(str(file))  # type: ignore[union-attr]
+    return program
+
+
+def _recorded(run: Callable[..., Any], given: tuple[Tensor, ...]) -> nn.Module:
+    """Record the operations of a pass with its backward passes, or say which of them ONNX lacks."""
+    module = traced(run, given)
+    used = {str(getattr(node.target, "__name__", "")).partition(".")[0] for node in module.graph.nodes}
+    for name, reason in _LACKING.items():
+        if name in used:
+            raise NotImplementedError(f"the covariance of {reason} has no ONNX program: leave out `covariance=True`")
+    return module
+
+
+def _jointly(model: nn.Module, loc: Tensor, variance: Tensor) -> Any:
+    """Run a model, follow correlations, and return mean, variance and covariance of every `Joint`."""
+    result = propagate(model, Normal.of(loc, variance), covariance=True)
+    return pytree.tree_map(_with_covariance, result, is_leaf=is_value)
+
+
+def _with_covariance(part: Any) -> Any:
+    return (part.loc, part.variance, part.covariance) if isinstance(part, Joint) else components_of(part)
+
+
+def _names(output: Any, path: str = "") -> Iterator[str]:
+    """Return the names of the component tensors of an output, in the order of pytrees."""
+    if isinstance(output, Value):
+        names = ("loc", "variance", "covariance") if isinstance(output, Joint) else output.components
+        yield from (f"{path}{name}" for name in names)
+    elif isinstance(output, Mapping):
+        for key, part in output.items():
+            yield from _names(part, f"{path}{key}.")
+    elif isinstance(output, list | tuple):
+        for index, part in enumerate(output):
+            yield from _names(part, f"{path}{index}.")
+    elif isinstance(output, Tensor):
+        yield path.rstrip(".") or "output"
+
+
+def _require_packages() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ImportError("ONNX programs need onnx and onnxscript: run `pip install onnx onnxscript`") from error

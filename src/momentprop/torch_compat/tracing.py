@@ -1,0 +1,108 @@
+"""Records the operations of a function, its backward passes included, as a module of torch's own operations.
+
+`torch.export` records no derivatives that are taken inside a model. `make_fx` does, for arguments of fixed shapes.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from momentprop.torch_compat.guard import known
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("this version of torch records no backward passes: leave out `covariance=True`")
+
+
+_ATEN = torch.ops.aten
+_make_fx = known(
+    "torch.fx.experimental.proxy_tensor.make_fx",
+    otherwise=_refuse,
+    loses="ONNX programs have no covariance",
+)
+
+
+def traced(function: Callable[..., Any], args: Sequence[Tensor]) -> fx.GraphModule:
+    """Return a function as a module for arguments like these; what does not depend on them is computed once.
+
+    >>> slope = traced(lambda x: torch.func.grad(torch.sin)(x), (torch.zeros(()),))
+    >>> slope(torch.tensor(0.0))
+    tensor(1.)
+    """
+    with torch.no_grad():
+        module: fx.GraphModule = _make_fx(function, decomposition_table=_TRANSPOSES)(*args)
+        _fold(module)
+    return module
+
+
+def _fold(module: fx.GraphModule) -> None:
+    """Compute what depends on no argument, such as fixed random signs, and keep it as a constant."""
+    known: dict[fx.Node, Any] = {}
+
+    def value_of(node: fx.Node) -> Any:
+        return known[node]
+
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            known[node] = getattr(module, node.target)
+        elif node.op == "call_function" and all(each in known for each in node.all_input_nodes):
+            known[node] = node.target(*fx.map_arg(node.args, value_of), **fx.map_arg(node.kwargs, value_of))
+    for number, (node, value) in enumerate(known.items()):
+        if node.op == "call_function" and isinstance(value, Tensor):
+            module.register_buffer(f"folded{number}", value)
+            with module.graph.inserting_before(node):
+                node.replace_all_uses_with(module.graph.get_attr(f"folded{number}"))
+    module.graph.eliminate_dead_code()
+    module.delete_all_unused_submodules()
+    module.recompile()
+
+
+def _convolution_backward(
+    grad: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias_sizes: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> Any:
+    """The gradient by the input as a transposed convolution, which other runtimes know; other gradients stay."""
+    if transposed or list(output_mask) != [True, False, False]:
+        return NotImplemented
+    sizes = zip(input.shape[2:], grad.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    missing = [n - ((m - 1) * s - 2 * p + d * (k - 1) + 1) for n, m, k, s, p, d in sizes]
+    found = _ATEN.convolution(grad, weight, None, stride, padding, dilation, True, missing, groups)
+    return found, None, None
+
+
+def _avg_pool2d_backward(
+    grad: Tensor,
+    input: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Any:
+    """The gradient of averages as a transposed convolution by equal weights; one that leaves out the padding stays."""
+    if any(padding) or ceil_mode or divisor_override is not None or input.ndim != 4:
+        return NotImplemented
+    weight = grad.new_full((1, 1, *kernel_size), 1 / (kernel_size[0] * kernel_size[1]))
+    planes = grad.reshape(-1, 1, *grad.shape[2:])
+    like = input.reshape(-1, 1, *input.shape[2:])
+    how = (stride or kernel_size, (0, 0), (1, 1), False, (0, 0), 1, (True, False, False))
+    return _convolution_backward(planes, like, weight, None, *how)[0].reshape(input.shape)
+
+
+_TRANSPOSES: dict[Any, Callable[..., Any]] = {
+    _ATEN.convolution_backward.default: _convolution_backward,
+    _ATEN.avg_pool2d_backward.default: _avg_pool2d_backward,
+}
+"""Backward passes of torch as operations of other runtimes."""

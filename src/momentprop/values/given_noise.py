@@ -1,0 +1,35 @@
+"""Noise as users give it: a variance, or a standard deviation."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from momentprop.values.base import Value, may_look_at
+
+
+def the_variance(
+    variance: Any, stddev: Any, names: tuple[str, str] = ("input_variance", "input_std"), validate: bool | None = None
+) -> Any:
+    """Return the variance that was given, or the square of the standard deviation; `names` are those of both.
+
+    >>> the_variance(None, 0.5), the_variance(0.1, None)
+    (0.25, 0.1)
+    """
+    if stddev is None:
+        return variance
+    if variance is not None:
+        raise TypeError(f"{names[0]} and {names[1]} were given: one of them says how large the noise is")
+    if isinstance(stddev, Value):
+        raise TypeError(f"{names[1]} must be a tensor or a number, but is a {type(stddev).__name__}")
+    if isinstance(stddev, str):
+        raise TypeError(f"{names[1]} must be a tensor or a number, but is a string")
+    if isinstance(stddev, Sequence):
+        return [the_variance(None, each, names, validate) for each in stddev]
+    if not isinstance(stddev, Tensor):
+        negative = stddev < 0
+    else:
+        negative = may_look_at(stddev, validate) and bool((stddev < 0).any())
+    if negative:
+        raise ValueError(f"{names[1]} must be non-negative, but is negative, or has negative elements")
+    return stddev * stddev

@@ -1,0 +1,111 @@
+"""ONNX programs: their names, their numbers in onnxruntime, and what is refused."""
+
+import logging
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from momentprop import Logistic, Normal, calibrate, calibrated, propagate, to_onnx
+from tests.networks import mlp
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-6}
+
+
+@pytest.fixture(autouse=True)
+def _torch_logs_less() -> Iterator[None]:
+    """The exporters report every package that is not installed."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def _value(*shape: int, seed: int = 0) -> Normal:
+    generator = torch.Generator().manual_seed(seed)
+    return Normal(torch.randn(shape, generator=generator), 0.2 * torch.rand(shape, generator=generator))
+
+
+def _mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return mlp().eval()
+
+
+def _convolutions() -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(16, 3)).eval()
+
+
+def _outputs(program, *given: Tensor) -> dict[str, Tensor]:
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert [entry.name for entry in session.get_inputs()] == ["input", "input_variance"][: len(given)]
+    names = [entry.name for entry in session.get_outputs()]
+    found = session.run(None, dict(zip(("input", "input_variance"), (x.numpy() for x in given), strict=False)))
+    return dict(zip(names, map(torch.from_numpy, found), strict=True))
+
+
+def test_a_program_has_named_outputs_for_any_batch(tmp_path):
+    model, z = _mlp(), _value(5, 6, seed=1)
+    program = to_onnx(model, _value(3, 6), tmp_path / "model.onnx")
+    wanted = propagate(model, z, covariance=False)
+    torch.testing.assert_close(
+        _outputs(program, z.loc, z.variance), {"loc": wanted.loc, "variance": wanted.variance}, **CLOSE
+    )
+    assert (tmp_path / "model.onnx").exists()
+
+
+@pytest.mark.parametrize(("make", "shape"), [(_mlp, (6,)), (_convolutions, (1, 8, 8))])
+def test_a_program_gives_the_covariance(make, shape):
+    model, z = make(), _value(3, *shape, seed=1)
+    wanted = propagate(model, z, covariance=True)
+    found = _outputs(to_onnx(model, _value(3, *shape), covariance=True), z.loc, z.variance)
+    expected = {"loc": wanted.loc, "variance": wanted.variance, "covariance": wanted.covariance}
+    torch.testing.assert_close(found, expected, **CLOSE)
+
+
+def test_several_outputs_are_named_by_their_places():
+    class Heads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Linear(4, 3), nn.Linear(3, 2)
+
+        def forward(self, x):
+            hidden = torch.relu(self.body(x))
+            return {"logits": self.head(hidden), "hidden": (hidden,)}
+
+    torch.manual_seed(0)
+    model, z = Heads().eval(), _value(2, 4)
+    found = _outputs(to_onnx(model, z), z.loc, z.variance)
+    assert list(found) == ["logits.loc", "logits.variance", "hidden.0.loc", "hidden.0.variance"]
+    torch.testing.assert_close(found["hidden.0.variance"], model(z)["hidden"][0].variance, **CLOSE)
+
+
+def test_a_calibrated_model_takes_plain_inputs():
+    model, x = _mlp(), _value(8, 6).loc
+    runs = calibrated(model, calibrate(model, x, input_variance=0.1, samples=50))
+    found = _outputs(to_onnx(runs, x), x)
+    torch.testing.assert_close(found["variance"], runs(x).variance, **CLOSE)
+
+
+def test_a_compiled_model_is_written_as_the_model():
+    model, z = _mlp(), _value(3, 6)
+    found = _outputs(to_onnx(torch.compile(model, backend="aot_eager"), z), z.loc, z.variance)
+    torch.testing.assert_close(found["variance"], model(z).variance, **CLOSE)
+
+
+def test_what_has_no_such_program_is_refused(monkeypatch):
+    with pytest.raises(TypeError, match="must be a Normal or a tensor, not a Logistic"):
+        to_onnx(_mlp(), Logistic(torch.zeros(2, 6), 1.0))
+    with pytest.raises(TypeError, match=r"needs the noise of the input: give `Normal\(x, variance\)`"):
+        to_onnx(_mlp(), torch.zeros(2, 6), covariance=True)
+    with pytest.raises(TypeError, match="no random output of a plain tensor"):
+        to_onnx(_mlp(), torch.zeros(2, 6))
+    pooled = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 2)).eval()
+    with pytest.raises(NotImplementedError, match="the covariance of max pooling has no ONNX program"):
+        to_onnx(pooled, _value(1, 1, 4, 4), covariance=True)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ImportError, match="pip install onnx onnxscript"):
+        to_onnx(_mlp(), _value(2, 6))

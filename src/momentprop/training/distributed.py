@@ -3,6 +3,7 @@
 import atexit
 import datetime
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from momentprop.errors import UserError
 from momentprop.torch_compat import pytrees as pytree
 
 _TIMEOUT = datetime.timedelta(minutes=10)
+_PAUSE = 0.2  # seconds
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,14 @@ def processes(device: str = "auto") -> Ranks:
 
 
 def _leave() -> None:
+    """Leave the other processes, and let torch's threads drop the tensors of the last exchange.
+
+    DistributedDataParallel keeps the group's threads alive. One that drops a tensor while Python ends aborts the
+    process (pytorch issue 190489). It needs Python's lock for it, which this pause gives away.
+    """
     if dist.is_initialized():
         dist.destroy_process_group()
+        time.sleep(_PAUSE)
 
 
 def as_device(name: str, local_rank: int = 0) -> torch.device:

@@ -35,7 +35,9 @@ def _has_all(path: Path) -> bool:
 
 def public_names() -> dict[str, Any]:
     """Every public name in full, with what it means."""
-    return {f"{module.__name__}.{name}": getattr(module, name) for module in public_modules() for name in module.__all__}
+    return {
+        f"{module.__name__}.{name}": getattr(module, name) for module in public_modules() for name in module.__all__
+    }
 
 
 def lines() -> Iterator[str]:

@@ -14,6 +14,7 @@ from momentprop.lognormal_model import ModelChangeWarning
 from momentprop.normalization import dataset_statistics, fold, initialize, input_statistics, normalize
 from momentprop.nothing_random import NothingRandomWarning
 from momentprop.propagate import propagate
+from momentprop.renamed import keep_modules as _keep_modules
 from momentprop.repeated import repeated
 from momentprop.rules.precision import variance_precision
 from momentprop.to_onnx import to_onnx
@@ -34,6 +35,7 @@ from momentprop.values import (
 from momentprop.weights import with_weights
 
 _install(_Operand, _values_in, _where)
+_keep_modules()
 
 __all__ = [
     "AsTensors",

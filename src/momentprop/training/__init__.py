@@ -4,6 +4,7 @@ Checkpoints need safetensors and progress bars need rich (`pip install "momentpr
 are no bars. The package `momentprop_experiments` trains the paper's networks.
 """
 
+from momentprop.renamed import keep_names as _keep_names
 from momentprop.training.checkpoint import CheckpointError
 from momentprop.training.distributed import over_ranks
 from momentprop.training.fitting import fit
@@ -20,3 +21,5 @@ __all__ = [
     "gaussian_nll",
     "over_ranks",
 ]
+
+_keep_names(__name__)

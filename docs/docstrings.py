@@ -44,5 +44,5 @@ def to_markdown(text: str) -> str:
     >>> to_markdown("Adds.\n\nError: exact.\nSource: algebra.")
     'Adds.\n\n*Error:* exact.\n\n*Source:* algebra.'
     """
-    text = _EXAMPLE.sub(lambda found: f"```python\n{found[0]}\n```", text)
+    text = _EXAMPLE.sub(lambda found: f"```pycon\n{found[0]}\n```", text)
     return _FIELD.sub(r"\n\n*\1:* ", text)

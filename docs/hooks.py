@@ -1,10 +1,16 @@
-"""Build hooks of the documentation: formulas, the rules page written from the rule table, figures from `results/`.
+"""Build hooks of the documentation: formulas, examples, the rules page from the rule table, figures from `results/`.
 
 No page needs JavaScript or the network for its formulas: `pymdownx.arithmatex` marks them, also in docstrings, and
 `on_page_content` replaces each mark by the MathML that latex2mathml makes of it.
+
+Examples are doctests. They are shown as a Python session, and the copy button takes their code alone: what the theme
+copies is the attribute `data-copy`, where there is one.
 """
 
 import html
+import importlib
+import inspect
+import pkgutil
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,7 +29,12 @@ _PRIMED = re.compile(r"(?<![_^])(\\[A-Za-z]+|[A-Za-z])('{1,3})")
 _SIGN = re.compile(r"(<mo[^>]*>(?:&#x0003D;|&#x02248;|&#x02264;|&#x02265;|&#x00028;|&#x0002C;)</mo>)<mo>&#x02212;</mo>")
 _BAR = re.compile(r"\\[lr]?vert(?![A-Za-z])(?:\{\})?")
 _ABSOLUTE = re.compile(r"(?<!\\)(?<!\\left)\|([^|]+)\|")
-_RULES_MARKER = "<!-- rules -->"
+_SESSION = re.compile(r"^(?P<indent> *)```python\n(?=(?P=indent)>>> )", re.MULTILINE)
+_BLOCK = re.compile(r'<div class="language-pycon highlight">(?=<pre>(?P<shown>.*?)</pre>)', re.DOTALL)
+_PROMPT = re.compile(r"(?:>>>|\.\.\.)(?: |$)")
+_RULES_MARKER, _NAMES_MARKER = "<!-- rules -->", "<!-- names -->"
+_DOCUMENTED = re.compile(r"^::: ([\w.]+)(\n    options:)?", re.MULTILINE)
+_REFERENCE, _TOPIC = Path(__file__).parent / "reference", re.compile(r"reference/(\w+)\.md")
 _RESULTS = Path(__file__).parents[1] / "results"
 
 
@@ -35,15 +46,33 @@ def on_files(files: Any, /, *, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, /, **_: Any) -> str:
-    """Put the rule table in the place of its marker."""
+    """Put the tables of rules and of names in the places of their markers, and mark examples as Python sessions."""
     if _RULES_MARKER in markdown:
-        return markdown.replace(_RULES_MARKER, rules_table(rules.table()))
-    return markdown
+        markdown = markdown.replace(_RULES_MARKER, rules_table(rules.table()))
+    if _NAMES_MARKER in markdown:
+        markdown = markdown.replace(_NAMES_MARKER, names_by_topic())
+    return _SESSION.sub(r"\g<indent>```pycon\n", markdown)
 
 
 def on_page_content(content: str, /, **_: Any) -> str:
-    """Replace every formula that arithmatex has marked by MathML."""
-    return _FORMULA.sub(_replace_formula, content)
+    """Replace every formula that arithmatex has marked by MathML, and give every example its code to copy."""
+    return _BLOCK.sub(_with_code, _FORMULA.sub(_replace_formula, content))
+
+
+def code_of(session: str) -> str:
+    r"""Return the code of a Python session, without prompts and results.
+
+    >>> code_of(">>> for i in range(2):\n...     print(i)\n0\n1\n>>> i\n1")
+    'for i in range(2):\n    print(i)\ni'
+    """
+    lines = ((line, _PROMPT.match(line)) for line in session.splitlines())
+    return "\n".join(line[found.end() :] for line, found in lines if found)
+
+
+def _with_code(block: re.Match[str]) -> str:
+    shown = html.unescape(re.sub(r"<[^>]*>", "", block["shown"]))
+    code = html.escape(code_of(shown)).replace("\n", "&#10;")
+    return f'<div class="language-pycon highlight" data-copy="{code}">'
 
 
 def rules_table(rows: Iterable[Any]) -> str:
@@ -56,6 +85,37 @@ def rules_table(rows: Iterable[Any]) -> str:
     for rest, names in operations.items():
         lines.append("| " + " | ".join(_cell(cell) for cell in (", ".join(names), *rest)) + " |")
     return "\n".join(lines)
+
+
+def documented(page: Path) -> list[str]:
+    """Return the full names that a page of the reference documents; a module stands for what is defined in it."""
+    names = []
+    for name, options in _DOCUMENTED.findall(page.read_text(encoding="utf-8")):
+        names += _members(name) if options else [name]
+    return names
+
+
+def names_by_topic() -> str:
+    """Return a heading with a table of names and first sentences for every page of the reference but the internals."""
+    parts = []
+    for name in _TOPIC.findall((_REFERENCE.parents[1] / "mkdocs.yml").read_text(encoding="utf-8")):
+        page = _REFERENCE / f"{name}.md"
+        if name == "internals":
+            continue
+        title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        rows = [f"| [`{name}`][{name}] | {_cell(_first_sentence(name))} |" for name in documented(page)]
+        parts.append("\n".join([f"## [{title}](reference/{page.name})", "", "| name | what it is |", "|---|---|", *rows]))
+    return "\n\n".join(parts)
+
+
+def _members(module: str) -> list[str]:
+    found = vars(importlib.import_module(module)).items()
+    return [f"{module}.{name}" for name, what in found if not name.startswith("_") and callable(what)]
+
+
+def _first_sentence(name: str) -> str:
+    doc = inspect.getdoc(pkgutil.resolve_name(name)) or ""
+    return " ".join(doc.partition("\n\n")[0].split())
 
 
 def mathml(latex: str, display: str) -> str:

@@ -109,8 +109,8 @@ def names_by_topic() -> str:
 
 
 def _members(module: str) -> list[str]:
-    found = vars(importlib.import_module(module)).items()
-    return [f"{module}.{name}" for name, what in found if not name.startswith("_") and callable(what)]
+    found = importlib.import_module(module)
+    return [f"{module}.{name}" for name in found.__all__ if callable(getattr(found, name))]
 
 
 def _first_sentence(name: str) -> str:

@@ -2,14 +2,15 @@
 
 On the oldest and the newest supported Python of the machine, each in a clean environment, it builds the wheels from the
 sdists once more and compares them, checks the metadata, compiles every file to bytecode with warnings as errors, and
-then runs `tools/smoke.py` and the examples of README and docs: with torch alone, and with all extras and the experiments.
-It ends with a table of what ran. Where torch cannot be had the table says so, and the check fails with `--strict`.
+then runs `tools/smoke.py` with torch alone, with all extras, and with the experiments, and the examples of README and
+docs. It ends with a list of what ran. Where torch cannot be had the list says so, and `--strict` makes that an error.
 """
 
 import argparse
 import filecmp
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import tarfile
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,6 +40,7 @@ class Trial:
         self.folder = folder / ".".join(map(str, self.version))
         self.python = self.folder / "bin" / "python"
         self.done: list[str] = []
+        self._since = time.monotonic()
         _run(str(python), "-m", "venv", str(self.folder))
 
     def install(self, *what: str) -> None:
@@ -54,9 +56,11 @@ class Trial:
         return _run(str(self.python), *arguments, folder=folder or self.folder, OMP_NUM_THREADS="1", **environment)
 
     def note(self, what: str) -> None:
-        """Add a line to the table at the end, and print it."""
-        self.done.append(what)
-        print(f"Python {self}: {what}", flush=True)
+        """Add a line to the list at the end, with the seconds since the last one."""
+        now = time.monotonic()
+        self.done.append(f"{what} ({now - self._since:.0f} s)")
+        self._since = now
+        print(f"Python {self}: {self.done[-1]}", flush=True)
 
     def __str__(self) -> str:
         return ".".join(map(str, self.version))
@@ -194,14 +198,15 @@ def _version(python: Path) -> tuple[int, int]:
 
 
 def _run(*command: str, folder: Path | None = None, **environment: str) -> str:
-    """Run a command without the caller's PYTHONPATH and return what it prints; if it fails, show that."""
+    """Run a command without the caller's PYTHONPATH and return what it prints."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=folder, env=kept | environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(*command, done.stdout, done.stderr, sep="\n", file=sys.stderr)
-    done.check_returncode()
-    return done.stdout
+    return subprocess.run(
+        command, cwd=folder, env=kept | environment, capture_output=True, text=True, check=True
+    ).stdout
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"{error.stdout}{error.stderr}\nfailed: {shlex.join(map(str, error.cmd))}")

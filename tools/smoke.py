@@ -108,7 +108,9 @@ def _name_what_is_missing() -> None:
         for needs, call in {
             'pip install "momentprop[plots]"': output.plot,
             'pip install "momentprop[frames]"': output.to_dataframe,
-            "pip install onnx onnxscript": lambda: momentprop.to_onnx(_layer(), X, Path(folder) / "model.onnx"),
+            "pip install onnx onnxscript": lambda: momentprop.to_onnx(
+                _layer(), momentprop.Normal(X, 0.5), Path(folder) / "model.onnx"
+            ),
         }.items():
             assert needs in _complaint(call), f"`{needs}` is missing from: {_complaint(call)}"
 
@@ -131,7 +133,7 @@ def _extras() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        momentprop.to_onnx(_layer(), X, path)
+        momentprop.to_onnx(_layer(), momentprop.Normal(X, 0.5), path)
         session = onnxruntime.InferenceSession(str(path))
         given = {"input": X.numpy(), "input_variance": torch.full_like(X, 0.5).numpy()}
         loc, variance = map(torch.from_numpy, session.run(["loc", "variance"], given))

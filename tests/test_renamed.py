@@ -78,5 +78,5 @@ except ImportError as error:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == (
         "`momentprop.training.train` is now `momentprop_experiments.train`, in a package of its own: "
-        "run `pip install ./experiments` in a clone\n"
+        "run `pip install . ./experiments` in a clone\n"
     )

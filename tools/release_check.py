@@ -29,7 +29,7 @@ OLDEST = tuple(int(part) for part in SETTINGS["requires-python"].removeprefix(">
 ASKED_FOR = (  # what messages of the library tell people to install beside it
     "momentprop[cli]", "momentprop[plots]", "momentprop[frames]", "momentprop[experiments]", "onnx", "onnxscript",
 )  # fmt: skip
-IN_A_CLONE = (".", ".[frames]", ".[plots]", ". ./experiments", "./experiments")  # what the documentation says
+IN_A_CLONE = (".", ".[cli]", ".[frames]", ".[plots]", ". ./experiments")  # what the documentation says
 
 
 class Trial:
@@ -161,10 +161,10 @@ def _check_with_torch(trial: Trial, brief: bool) -> None:
 def _check_documented_commands(trial: Trial) -> None:
     """The commands of the documentation for a clone, in the folder of the sdist."""
     (source,) = (trial.folder.parent / "sdist").iterdir()
-    for packages in IN_A_CLONE:
+    for packages in (*IN_A_CLONE, f"{_wheels()[0]}[cli]"):
         trial.run("-m", "pip", "install", "--quiet", *packages.split(), folder=source, PIP_CONSTRAINT=str(CONSTRAINTS))
         trial.run("-I", "-c", "import momentprop")
-    trial.note(f"in an unpacked sdist: `pip install` of {', '.join(IN_A_CLONE)}")
+    trial.note(f"`pip install` of {', '.join(IN_A_CLONE)} in an unpacked sdist, and of a wheel file with an extra")
 
 
 def _wheels() -> tuple[Path, Path]:

@@ -46,7 +46,7 @@ class _Renamed(ModuleType):
             found = getattr(importlib.import_module(module), now)
         except ModuleNotFoundError as error:
             raise ImportError(
-                f"`{old}` is now `{new}`, in a package of its own: run `pip install ./experiments` in a clone"
+                f"`{old}` is now `{new}`, in a package of its own: run `pip install . ./experiments` in a clone"
             ) from error
         warnings.warn(f"`{old}` is now `{new}`: write that", DeprecationWarning, stacklevel=2)
         return found

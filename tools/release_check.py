@@ -79,6 +79,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="release-") as folder:
         if not chosen.brief:
             _check_the_sdist(Path(folder))
+            _check_the_citation(Path(folder))
         for python in pythons:
             trial = Trial(python, Path(folder))
             trials.append(trial)
@@ -107,6 +108,14 @@ def _check_the_sdist(folder: Path) -> None:
         differ = sorted(tracked ^ (files - {"PKG-INFO"}))
         assert not differ, f"git tracks other files than the sdist holds: {differ}"
     print(f"{path.name}: {len(files)} files", flush=True)
+
+
+def _check_the_citation(folder: Path) -> None:
+    """`CITATION.cff` obeys its schema."""
+    _run(sys.executable, "-m", "venv", str(folder / "citation"))
+    commands = folder / "citation" / "bin"
+    _run(str(commands / "pip"), "install", "--quiet", "cffconvert==2.0.0")
+    print("CITATION.cff:", _run(str(commands / "cffconvert"), "--validate", folder=ROOT).strip(), flush=True)
 
 
 def _check_without_torch(trial: Trial, folder: Path) -> None:

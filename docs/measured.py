@@ -77,7 +77,9 @@ def good_enough() -> str:
     """The cheapest way, draws included, to means and deviations that meet each demand."""
     rows = []
     for name, title in _titles(_cases()).items():
-        cells = [f"{METHODS.get(how, how)} · {_short(price)}" for how, price in (_cheapest(name, most) for most in DEMANDS)]
+        cells = [
+            f"{METHODS.get(how, how)} · {_short(price)}" for how, price in (_cheapest(name, most) for most in DEMANDS)
+        ]
         rows.append([title, *cells])
     return table(["", *(f"to {100 * most:.0f} %" for most in DEMANDS)], rows)
 
@@ -111,7 +113,10 @@ _SHOWN = ("ap2", "joint", "calibrated")
 def _by_case(cell: Callable[[dict[str, Any]], str], methods: dict[str, str] = METHODS) -> str:
     cases = _cases()
     rows = [
-        [title, *(cell(cases[name]["methods"][method]) if method in cases[name]["methods"] else "–" for method in methods)]
+        [
+            title,
+            *(cell(cases[name]["methods"][method]) if method in cases[name]["methods"] else "–" for method in methods),
+        ]
         for name, title in _titles(cases).items()
     ]
     return table(["", *methods.values()], rows)

@@ -1,7 +1,7 @@
 """Draw the figures of the documentation into `docs/figures`: `python tools/figures.py`, or with the names of some.
 
-All are made of seeds, of the networks in `results/networks` and of the numbers in `results/paper`, so that a second call
-draws the same. `benchmarks/front.py` draws the picture of the front page, and `momentprop paper` those of the evidence.
+All are made of seeds, of the networks in `results/networks` and of the numbers in `results/paper`, so that a second
+call draws the same. `benchmarks/front.py` draws the front page's picture, and `momentprop paper` those of the evidence.
 """
 
 import json

@@ -101,7 +101,7 @@ def names_by_topic() -> str:
         if name == "internals":
             continue
         title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-        rows = [f"| [`{_short(name)}`][{name}] | {_cell(_first_sentence(name))} |" for name in documented(page)]
+        rows = [f"| [`{name}`][{name}] | {_cell(_first_sentence(name))} |" for name in documented(page)]
         parts.append(
             "\n".join([f"## [{title}](reference/{page.name})", "", "| name | what it is |", "|---|---|", *rows])
         )
@@ -109,15 +109,8 @@ def names_by_topic() -> str:
 
 
 def _members(module: str) -> list[str]:
-    found = vars(importlib.import_module(module)).items()
-    own = (name for name, what in found if callable(what) and what.__module__.startswith("momentprop"))
-    return [f"{module}.{name}" for name in own if not name.startswith("_")]
-
-
-def _short(name: str) -> str:
-    """The name as one writes it: `momentprop.propagate` for the function in the module of this name."""
-    outer, _, last = name.rpartition(".")
-    return outer if outer.endswith(f".{last}") else name
+    found = importlib.import_module(module)
+    return [f"{module}.{name}" for name in found.__all__ if callable(getattr(found, name))]
 
 
 def _first_sentence(name: str) -> str:

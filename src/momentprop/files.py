@@ -22,6 +22,8 @@ from torch import Tensor
 
 from momentprop.errors import UserError
 
+__all__ = ["FileError"]
+
 FORMAT = 1
 """The version of the format."""
 

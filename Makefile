@@ -9,7 +9,7 @@ READY := $(VENV)/ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-library test-experiments test-full fuzz lint format types docs dist wheel release-check api clean
+.PHONY: help install demo test test-library test-experiments test-full fuzz lint format types figures docs dist wheel release-check api clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -53,6 +53,9 @@ format: $(READY) ## Repair style and formatting where that is automatic
 
 types: $(READY) ## Check the types of both packages
 	$(BIN)/mypy
+
+figures: $(READY) ## Draw the figures of the documentation's concepts anew
+	$(BIN)/python tools/figures.py
 
 docs: $(READY) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -1,12 +1,13 @@
 """A griffe extension that makes the library's docstrings, written for a terminal, good Markdown.
 
 Examples (`>>> …`) become code blocks, and the fields `Error:` and `Source:` of a rule become paragraphs of their own.
+A name that is both a module and the function in it, as `momentprop.propagate` is, stands for the function.
 """
 
 import re
 from typing import Any
 
-from griffe import Extension, Object
+from griffe import Extension, Module, Object
 
 _EXAMPLE = re.compile(r"^>>> .*?(?=\n\s*\n|\Z)", re.MULTILINE | re.DOTALL)
 _FIELD = re.compile(r"\n+^(Error|Source): ", re.MULTILINE)
@@ -19,6 +20,15 @@ class Docstrings(Extension):
         """Griffe calls this for every module, class, function and attribute."""
         if obj.docstring:
             obj.docstring.value = to_markdown(obj.docstring.value)
+
+    def on_package(self, *, pkg: Module, **_: Any) -> None:
+        """Griffe calls this for a package, once all of it is loaded."""
+        for name in {*pkg.members} & {*(pkg.exports or ())}:
+            module = pkg.members[name]
+            if not module.is_alias and module.is_module and name in module.members:
+                function = module.members[name]
+                function.parent = pkg
+                pkg.members[name] = function
 
 
 def to_markdown(text: str) -> str:

@@ -12,7 +12,7 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ _ABSOLUTE = re.compile(r"(?<!\\)(?<!\\left)\|([^|]+)\|")
 _SESSION = re.compile(r"^(?P<indent> *)```python\n(?=(?P=indent)>>> )", re.MULTILINE)
 _BLOCK = re.compile(r'<div class="language-pycon highlight">(?=<pre>(?P<shown>.*?)</pre>)', re.DOTALL)
 _PROMPT = re.compile(r"(?:>>>|\.\.\.)(?: |$)")
-_RULES_MARKER, _NAMES_MARKER = "<!-- rules -->", "<!-- names -->"
 _DOCUMENTED = re.compile(r"^::: ([\w.]+)(\n    options:)?", re.MULTILINE)
 _REFERENCE, _TOPIC = Path(__file__).parent / "reference", re.compile(r"reference/(\w+)\.md")
 _RESULTS = Path(__file__).parents[1] / "results"
@@ -46,11 +45,10 @@ def on_files(files: Any, /, *, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, /, **_: Any) -> str:
-    """Put the tables of rules and of names in the places of their markers, and mark examples as Python sessions."""
-    if _RULES_MARKER in markdown:
-        markdown = markdown.replace(_RULES_MARKER, rules_table(rules.table()))
-    if _NAMES_MARKER in markdown:
-        markdown = markdown.replace(_NAMES_MARKER, names_by_topic())
+    """Put what is made from elsewhere in the place of its marker, and mark examples as Python sessions."""
+    for marker, made in _PLACES.items():
+        if marker in markdown:
+            markdown = markdown.replace(marker, made())
     return _SESSION.sub(r"\g<indent>```pycon\n", markdown)
 
 
@@ -104,7 +102,9 @@ def names_by_topic() -> str:
             continue
         title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         rows = [f"| [`{name}`][{name}] | {_cell(_first_sentence(name))} |" for name in documented(page)]
-        parts.append("\n".join([f"## [{title}](reference/{page.name})", "", "| name | what it is |", "|---|---|", *rows]))
+        parts.append(
+            "\n".join([f"## [{title}](reference/{page.name})", "", "| name | what it is |", "|---|---|", *rows])
+        )
     return "\n\n".join(parts)
 
 
@@ -142,3 +142,15 @@ def _cell(text: str) -> str:
     parts = re.split(r"(\$[^$]+\$)", " ".join(text.split()))
     # Every second part is a formula, where the bar has a name of its own.
     return "".join(part.replace("|", r"\vert{}" if i % 2 else "&#124;") for i, part in enumerate(parts))
+
+
+def _changelog() -> str:
+    """The changelog, whose links are those of the repository's root."""
+    return (_REFERENCE.parents[1] / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
+
+
+_PLACES: dict[str, Callable[[], str]] = {
+    "<!-- rules -->": lambda: rules_table(rules.table()),
+    "<!-- names -->": names_by_topic,
+    "<!-- changelog -->": _changelog,
+}

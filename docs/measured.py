@@ -4,6 +4,7 @@ All numbers are those of files in `results/`, which commands of the repository w
 `python benchmarks/front.py` and `python benchmarks/speed.py`.
 """
 
+import functools
 import json
 import math
 import re
@@ -44,7 +45,7 @@ METHODS = {
 }
 """The methods that tell a deviation, by their names there."""
 
-DEMANDS = (0.1, 0.03)  # how far a mean may be off, in deviations, and a deviation, relatively
+DEMANDS = (0.2, 0.1, 0.03)  # how far a mean may be off, in deviations, and a deviation, relatively
 _FAR = 0.4  # the error of a deviation, on a logarithmic scale, from which on its ratio to the truth says more
 
 
@@ -65,10 +66,9 @@ def means() -> str:
 
 def prices() -> str:
     """The time of each method in passes of the plain network."""
-    cases = _cases()
     rows = [
         [title, *(_short(cost) if (cost := _cost(name, method)) else "–" for method in METHODS)]
-        for name, title in _titles(cases).items()
+        for name, title in _titles().items()
     ]
     return table(["", *METHODS.values()], rows)
 
@@ -76,9 +76,9 @@ def prices() -> str:
 def good_enough() -> str:
     """The cheapest way, draws included, to means and deviations that meet each demand."""
     rows = []
-    for name, title in _titles(_cases()).items():
-        cells = [f"{METHODS.get(how, how)} · {_short(price)}" for how, price in (_cheapest(name, most) for most in DEMANDS)]
-        rows.append([title, *cells])
+    for name, title in _titles().items():
+        best = (_cheapest(name, most) for most in DEMANDS)
+        rows.append([title, *(f"{METHODS.get(method, method)} · {_short(price)}" for method, price in best)])
     return table(["", *(f"to {100 * most:.0f} %" for most in DEMANDS)], rows)
 
 
@@ -95,37 +95,34 @@ def devices() -> str:
 
 def trained() -> str:
     """Trained networks: the errors of AP2, of followed correlations and of a calibration."""
-    head = ["trained network and noise"]
-    head += [f"{what}: {name}" for name in ("AP2", "joint", "calibrated") for what in ("mean", "deviation")]
+    shown = ("ap2", "joint", "calibrated")
+    head = [f"{METHODS[method]}: {what}" for method in shown for what in ("mean", "deviation")]
     rows = []
-    for name, title in _titles(_cases()).items():
-        found = _cases()[name]["methods"]
-        cells = [(_short(found[method]["eps_mean"][0]), _deviation(found[method])) for method in _SHOWN]
+    for name, title in _titles().items():
+        found = _methods(name)
+        cells = ((_short(found[method]["eps_mean"][0]), _deviation(found[method])) for method in shown)
         rows.append([title, *(cell for pair in cells for cell in pair)])
-    return table(head, rows)
-
-
-_SHOWN = ("ap2", "joint", "calibrated")
+    return table(["", *head], rows)
 
 
 def _by_case(cell: Callable[[dict[str, Any]], str], methods: dict[str, str] = METHODS) -> str:
-    cases = _cases()
-    rows = [
-        [title, *(cell(cases[name]["methods"][method]) if method in cases[name]["methods"] else "–" for method in methods)]
-        for name, title in _titles(cases).items()
-    ]
+    rows = []
+    for name, title in _titles().items():
+        found = _methods(name)
+        rows.append([title, *(cell(found[method]) if method in found else "–" for method in methods)])
     return table(["", *methods.values()], rows)
 
 
-def _titles(cases: dict[str, Any]) -> dict[str, str]:
+def _titles() -> dict[str, str]:
     """The titles of the cases; a dagger marks those that were measured on a processor."""
-    return {name: title + (" †" if "†" in cases[name]["title"] else "") for name, title in CASES.items()}
+    measured = _read("paper/correlation.json")["cases"]
+    return {name: title + (" †" if "†" in measured[name]["title"] else "") for name, title in CASES.items()}
 
 
 def _cheapest(name: str, most: float) -> tuple[str, float]:
     """The cheapest method by which neither means nor deviations are off by more, and its price; draws cost one each."""
     prices = {"draws": max(2 / (math.pi * most**2), 0.5 / most**2)}
-    for method, found in _cases()[name]["methods"].items():
+    for method, found in _methods(name).items():
         if method in METHODS and max(found["eps_mean"][0], found["rms"][0]) <= most:
             prices[method] = _cost(name, method) or math.inf
     return min(prices.items(), key=lambda item: item[1])
@@ -137,7 +134,7 @@ def _cost(name: str, method: str) -> float | None:
     for measured, found in _read("benchmarks/front.json")["prices"].items():
         if measured.rpartition("-")[0] == network:
             return found.get(method)
-    return _cases()[name]["methods"].get(method, {}).get("cost")
+    return _methods(name).get(method, {}).get("cost")
 
 
 def _deviation(found: dict[str, Any]) -> str:
@@ -151,10 +148,12 @@ def _short(x: float) -> str:
     return f"{x:,.0f}" if x >= 10 else f"{x:.2g}"
 
 
-def _cases() -> dict[str, Any]:
-    return dict(_read("paper/correlation.json")["cases"])
+def _methods(name: str) -> dict[str, Any]:
+    """What was measured of a case, by method."""
+    return dict(_read("paper/correlation.json")["cases"][name]["methods"])
 
 
+@functools.cache
 def _read(path: str) -> dict[str, Any]:
     return dict(json.loads((_RESULTS / path).read_text(encoding="utf-8")))
 

@@ -1,7 +1,7 @@
 """Draw the figures of the documentation into `docs/figures`: `python tools/figures.py`, or with the names of some.
 
-All are made of seeds, of the networks in `results/networks` and of the numbers in `results/paper`, so that a second call
-draws the same. `benchmarks/front.py` draws the picture of the front page, and `momentprop paper` those of the evidence.
+All are made of seeds, of the networks in `results/networks` and of the numbers in `results/paper`, so that a second
+call draws the same. `benchmarks/front.py` draws the front page's picture, and `momentprop paper` those of the evidence.
 """
 
 import json
@@ -214,11 +214,11 @@ def depth(figure: "Figure") -> None:
 def missing(figure: "Figure") -> None:
     """Digits of which the lower half is not observed, and the class probabilities."""
     model, images = _lenet(60)
-    train = (digits("train").images - 0.1307) / 0.3081
     hidden = torch.zeros(28, 28, dtype=torch.bool)
     hidden[14:] = True
-    value = Normal.missing(images, hidden, mean=train.mean(0), variance=train.var(0))
-    told, filled = propagate(model, value).probabilities(), model(value.loc).softmax(-1)
+    guess, covariance = _guess(images, hidden.flatten())
+    told = propagate(model, guess, input_covariance=covariance).probabilities()
+    filled = model(guess).softmax(-1)
     doubtful = (filled.amax(-1) - told.amax(-1)).topk(2).indices.tolist()
     for axes, i in zip(figure.subplots(2, 2, width_ratios=(1, 3)), doubtful, strict=True):
         axes[0].set_facecolor("0.8")
@@ -226,12 +226,26 @@ def missing(figure: "Figure") -> None:
         axes[0].set(xticks=(), yticks=())
         axes[0].grid(visible=False)
         for k, (found, colour, name) in enumerate(
-            ((filled[i], LINES["AP1"]["color"], "mean filled in"), (told[i], JOINT, "known to be missing"))
+            ((filled[i], LINES["AP1"]["color"], "filled in"), (told[i], JOINT, "known to be uncertain"))
         ):
             axes[1].bar([c + 0.4 * (k - 0.5) for c in range(10)], found.tolist(), 0.38, color=colour, label=name)
         axes[1].set(ylim=(0, 1.05), xticks=range(10), ylabel="probability")
         axes[1].grid(axis="x", visible=False)
-    axes[1].legend()
+        axes[1].legend()
+
+
+def _guess(images: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """What the seen pixels say of the hidden ones, by the normal distribution of the training images."""
+    _, about = trained_networks.load("lenet-lrelu")
+    train = ((digits("train").images - about["mean"][0]) / about["std"][0]).flatten(1)
+    mean, covariance = train.mean(0), torch.cov(train.T) + 0.02 * torch.eye(784)
+    weights = torch.linalg.solve(covariance[~hidden][:, ~hidden], covariance[~hidden][:, hidden])
+    guess, left = images.flatten(1).clone(), torch.zeros(784, 784)
+    guess[:, hidden] = mean[hidden] + (guess - mean)[:, ~hidden] @ weights
+    left[hidden.nonzero(), hidden.nonzero().T] = (
+        covariance[hidden][:, hidden] - covariance[hidden][:, ~hidden] @ weights
+    )
+    return guess.view_as(images), left
 
 
 def _lenet(count: int) -> tuple[nn.Module, Tensor]:

@@ -152,5 +152,5 @@ def test_one_split_is_read_without_the_file_of_the_other(monkeypatch, tmp_path):
 
 
 def test_a_split_that_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match=r"There is no split 'validation'; write `load_split\('digits', \"test\"\)`"):
+    with pytest.raises(ValueError, match=r"there is no split 'validation': write `load_split\('digits', \"test\"\)`"):
         load_split("digits", "validation")

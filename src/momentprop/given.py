@@ -53,7 +53,7 @@ def with_covariance(
     leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=is_value)
     if variance is not None or any(is_value(leaf) for leaf in leaves):
         raise TypeError(
-            "input_covariance was given beside input_variance, or beside an argument with noise of its own: leave one out"
+            "input_covariance was given beside input_variance, or an argument with noise of its own: leave one out"
         )
     first = next((i for i, leaf in enumerate(leaves) if is_floating(leaf)), None)
     if first is None:

@@ -36,7 +36,8 @@ def from_laplace(posterior: Any) -> nn.Module:
     shapes = {names[id(parameter)]: parameter.shape for parameter in parameters}
     if sum(shape.numel() for shape in shapes.values()) != len(mean):
         raise TypeError(
-            f"this {type(posterior).__name__} covers a part of the parameters only: fit one over all, or over the last layer"
+            f"this {type(posterior).__name__} covers a part of the parameters only: fit one over all of them, or over "
+            "the last layer"
         )
     variance = _of(posterior, "posterior_variance")
     if variance is not None:

@@ -213,8 +213,8 @@ def _require_probes(probes: int, method: str | None, kind: type[Value]) -> None:
     if probes < 0 or probes == 1:
         raise ValueError(f"probes must be 0 or at least 2, because a variance takes two, but is {probes}")
     if probes and (kind is not Normal or method == "linear"):
-        what = f"method={method!r}" if method == "linear" else f"give no {kind.__name__} values"
-        raise ValueError(f"probes travel beside the `Normal` values of method='ap2': leave out `probes`, or {what}")
+        what = f"method={method!r}" if method == "linear" else f"{kind.__name__} values"
+        raise ValueError(f"probes travel beside the `Normal` values of method='ap2', not beside {what}")
 
 
 def _copied_as_normal(path: str, tree: Any) -> Any:

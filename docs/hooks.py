@@ -25,6 +25,7 @@ from momentprop.rules.__main__ import written
 _FORMULA = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">(?:\\\((?P<inline>.*?)\\\)|\\\[(?P<block>.*?)\\\])</(?P=tag)>', re.DOTALL
 )
+_LONG = 60  # from how many characters on a formula in a line may scroll
 _PRIMED = re.compile(r"(?<![_^])(\\[A-Za-z]+|[A-Za-z])('{1,3})")
 _SIGN = re.compile(r"(<mo[^>]*>(?:&#x0003D;|&#x02248;|&#x02264;|&#x02265;|&#x00028;|&#x0002C;)</mo>)<mo>&#x02212;</mo>")
 _BAR = re.compile(r"\\[lr]?vert(?![A-Za-z])(?:\{\})?")
@@ -58,13 +59,17 @@ def on_page_content(content: str, /, **_: Any) -> str:
 
 
 def code_of(session: str) -> str:
-    r"""Return the code of a Python session, without prompts and results.
+    r"""Return the code of a Python session, without prompts and results; an empty line ends a block, as Python asks.
 
     >>> code_of(">>> for i in range(2):\n...     print(i)\n0\n1\n>>> i\n1")
-    'for i in range(2):\n    print(i)\ni'
+    'for i in range(2):\n    print(i)\n\ni'
     """
-    lines = ((line, _PROMPT.match(line)) for line in session.splitlines())
-    return "\n".join(line[found.end() :] for line, found in lines if found)
+    code: list[str] = []
+    for line in session.splitlines():
+        if prompt := _PROMPT.match(line):
+            ends_block = prompt[0].startswith(">") and code and code[-1].startswith(" ")
+            code += ["", line[prompt.end() :]] if ends_block else [line[prompt.end() :]]
+    return "\n".join(code)
 
 
 def _with_code(block: re.Match[str]) -> str:
@@ -133,7 +138,8 @@ def mathml(latex: str, display: str) -> str:
 def _replace_formula(match: re.Match[str]) -> str:
     inline, block = match["inline"], match["block"]
     if inline is not None:
-        return mathml(html.unescape(inline).strip(), "inline")
+        made = mathml(html.unescape(inline).strip(), "inline")
+        return f'<span class="long">{made}</span>' if len(inline) > _LONG else made
     return mathml(html.unescape(block).strip(), "block")
 
 

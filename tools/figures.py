@@ -1,7 +1,8 @@
 """Draw the figures of the documentation into `docs/figures`: `python tools/figures.py`, or with the names of some.
 
-All are made of seeds, of the networks in `results/networks` and of the numbers in `results/paper`, so that a second
-call draws the same. `benchmarks/front.py` draws the front page's picture, and `momentprop paper` those of the evidence.
+All are made of seeds, of the networks in `results/networks` and of the numbers in `results/paper`, and by formulas,
+without built kernels, so that a second call draws the same. `benchmarks/front.py` draws the front page's picture, and
+`momentprop paper` those of the evidence.
 """
 
 import json
@@ -31,6 +32,7 @@ DRAWS, AP2, JOINT, CALIBRATED = "0.75", "#e08e0b", "#1f4e9c", "#2a9d5c"
 def main(names: list[str]) -> None:
     """Draw the figures of these names, or all."""
     OUT.mkdir(exist_ok=True)
+    momentprop.built_kernels.set_mode("eager")
     for name in names or FIGURES:
         size, plot = FIGURES[name]
         _ = torch.manual_seed(0)

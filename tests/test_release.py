@@ -1,7 +1,9 @@
 """What a release says of itself agrees everywhere, and every documented install command is one that is tried."""
 
 import importlib.util
+import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -70,6 +72,38 @@ def test_every_documented_install_command_is_tried_by_the_release_check(tool: Mo
 def test_every_extra_that_messages_name_exists(tool: ModuleType) -> None:
     extras = re.findall(r"\[(\w+)\]", " ".join((*tool.ASKED_FOR, *tool.IN_A_CLONE)))
     assert set(extras) <= set(PYPROJECT["optional-dependencies"])
+
+
+class _Trial:
+    """A Python for which pip reports these packages, or fails."""
+
+    version = (3, 99)
+
+    def __init__(self, folder: Path, names: list[str] | None) -> None:
+        self.folder, self.names = folder, names
+
+    def pip(self, *arguments: str) -> str:
+        if self.names is None:
+            raise subprocess.CalledProcessError(1, "pip", stderr="a warning\nERROR: No matching distribution for torch")
+        items = [{"metadata": {"name": name}} for name in self.names]
+        Path(arguments[arguments.index("--report") + 1]).write_text(json.dumps({"install": items}), encoding="utf-8")
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (["torch", "numpy"], None),
+        (["torch", "nvidia-cublas", "cuda-toolkit"], "it brings 2 packages of CUDA"),
+        (None, "pip finds no torch for it: ERROR: No matching distribution for torch"),
+    ],
+)
+def test_a_python_without_torch_is_told_with_the_reason(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str] | None, reason: str | None
+) -> None:
+    monkeypatch.setattr(tool, "_wheels", lambda: (Path("a.whl"), Path("b.whl")))
+    found = tool._why_no_torch(_Trial(tmp_path, names))
+    assert found is None if reason is None else found.startswith(reason)
 
 
 def _texts() -> list[Path]:

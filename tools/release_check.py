@@ -67,14 +67,14 @@ class Trial:
 
 
 def main() -> int:
-    """Try every Python; return 1 if something was left out that `--strict` asks for."""
+    """Try every Python; return 1 if none ran with torch, or if one did without it under `--strict`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", action="append", type=Path, help="try this one, and not those of the machine")
     parser.add_argument("--brief", action="store_true", help="try the wheel only, with torch alone and as a command")
     parser.add_argument("--cuda", action="store_true", help="install torch also where it brings gigabytes of CUDA")
     parser.add_argument("--strict", action="store_true", help="fail if a Python had to do without torch")
     chosen = parser.parse_args()
-    started, trials, lacking = time.monotonic(), [], False
+    started, trials, lacking = time.monotonic(), [], 0
     pythons = chosen.python or _oldest_and_newest()
     with tempfile.TemporaryDirectory(prefix="release-") as folder:
         if not chosen.brief:
@@ -87,14 +87,14 @@ def main() -> int:
                 _check_without_torch(trial, Path(folder))
             reason = None if chosen.python or chosen.cuda else _why_no_torch(trial)
             if reason:
-                lacking = True
+                lacking += 1
                 trial.note(f"NOT RUN with torch: {reason}")
             else:
                 _check_with_torch(trial, chosen.brief)
     print(f"\nmomentprop {SETTINGS['version']}, in {time.monotonic() - started:.0f} s")
     for trial in trials:
         print(f"Python {trial}", *trial.done, sep="\n  * ")
-    return int(lacking and chosen.strict)
+    return int(lacking == len(trials) or (chosen.strict and lacking > 0))
 
 
 def _check_the_sdist(folder: Path) -> None:
@@ -134,7 +134,9 @@ def _check_without_torch(trial: Trial, folder: Path) -> None:
 
 
 def _why_no_torch(trial: Trial) -> str | None:
-    """Ask pip what it would install with the wheel, and return a reason not to."""
+    """Ask pip what it would install with the wheel, and return a reason not to; this Python has a torch already."""
+    if trial.version == sys.version_info[:2]:
+        return None
     report = trial.folder / "report.json"
     arguments = ("--dry-run", "--report", str(report), "-c", str(CONSTRAINTS), str(_wheels()[0]))
     try:

@@ -69,11 +69,6 @@ def test_every_documented_install_command_is_tried_by_the_release_check(tool: Mo
     assert {command for command in commands if ".whl" not in command} <= tried
 
 
-def test_every_extra_that_messages_name_exists(tool: ModuleType) -> None:
-    extras = re.findall(r"\[(\w+)\]", " ".join((*tool.ASKED_FOR, *tool.IN_A_CLONE)))
-    assert set(extras) <= set(PYPROJECT["optional-dependencies"])
-
-
 class _Trial:
     """A Python for which pip reports these packages, or fails."""
 

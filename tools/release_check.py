@@ -26,10 +26,9 @@ DIST = ROOT / "dist"
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 CONSTRAINTS = ROOT / "constraints.txt"
 OLDEST = tuple(int(part) for part in SETTINGS["requires-python"].removeprefix(">=").split("."))
-ASKED_FOR = (  # what messages of the library tell people to install beside it
-    "momentprop[cli]", "momentprop[plots]", "momentprop[frames]", "momentprop[experiments]", "onnx", "onnxscript",
-)  # fmt: skip
-IN_A_CLONE = (".", ".[cli]", ".[frames]", ".[plots]", ". ./experiments")  # what the documentation says
+EXTRAS = [name for name in SETTINGS["optional-dependencies"] if name not in ("test", "docs", "dev")]
+ASKED_FOR = (*(f"momentprop[{extra}]" for extra in EXTRAS), "onnx", "onnxscript")  # by messages, to install beside it
+IN_A_CLONE = (".", *(f".[{extra}]" for extra in EXTRAS), ". ./experiments")  # by the documentation
 
 
 class Trial:
@@ -156,12 +155,12 @@ def _check_with_torch(trial: Trial, brief: bool) -> None:
     trial.run("-I", "-W", "ignore", smoke)
     print(trial.run("-I", "-W", "ignore", examples), flush=True)
     trial.note("torch alone: smoke tests, and the examples of README and docs that need no more")
-    trial.install(ASKED_FOR[0])
+    trial.install("momentprop[cli]")
     trial.run("-I", "-W", "ignore", smoke, "--commands")
-    trial.note(f"`pip install {ASKED_FOR[0]}`: the command line")
+    trial.note("the extra `cli`: the command line")
     if brief:
         return
-    trial.install(*ASKED_FOR[1:], "onnxruntime")
+    trial.install(*ASKED_FOR, "onnxruntime")
     trial.install(str(experiments))
     trial.run("-I", smoke, "--extras", "--experiments")
     trial.note("every extra and the experiments: figures, data frames, ONNX, `momentprop train`")

@@ -129,6 +129,7 @@ def _check_without_torch(trial: Trial, folder: Path) -> None:
     assert found == SETTINGS["version"], f"version {found}"
     (source,) = (folder / "sdist").iterdir()
     trial.run("-W", "error", "-m", "compileall", "-q", "-f", str(source))
+    trial.pip("uninstall", "--quiet", "--yes", "momentprop", "momentprop-experiments")
     trial.note(f"version {found}; every file compiles without a warning")
 
 

@@ -5,12 +5,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-WHEEL_VENV := build/wheel-venv
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-library test-experiments test-full fuzz lint format types docs wheel clean
+.PHONY: help install demo test test-library test-experiments test-full fuzz lint format types figures docs dist wheel release-check api clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -55,19 +54,27 @@ format: $(READY) ## Repair style and formatting where that is automatic
 types: $(READY) ## Check the types of both packages
 	$(BIN)/mypy
 
+figures: $(READY) ## Draw the figures of the documentation's concepts anew
+	$(BIN)/python tools/figures.py
+
 docs: $(READY) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-wheel: $(READY) ## Build the wheel into dist/ and try it in a clean environment
-	rm -rf dist $(WHEEL_VENV)
-	$(BIN)/python -m build --wheel --no-isolation --outdir dist .
-	$(PYTHON) -m venv $(WHEEL_VENV)
-	$(WHEEL_VENV)/bin/pip install --quiet -c constraints.txt dist/*.whl
-	$(WHEEL_VENV)/bin/python -I tools/smoke.py
-	OMP_NUM_THREADS=1 $(WHEEL_VENV)/bin/python -I tools/doc_examples.py
-	$(WHEEL_VENV)/bin/pip install --quiet -c constraints.txt "$$(ls dist/*.whl)[cli]"
-	$(WHEEL_VENV)/bin/python -I tools/smoke.py --commands
-	rm -rf $(WHEEL_VENV)
+dist: $(READY) ## Build wheels and sdists of both packages into dist/
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m build --no-isolation --outdir dist experiments
+
+wheel: dist ## Build the same, and try the library's wheel in a clean environment
+	$(BIN)/python tools/release_check.py --brief --python $(PYTHON)
+
+# `make release-check RELEASE=--cuda` also tries Pythons for which torch brings CUDA, some gigabytes.
+release-check: dist ## Try all that a release publishes, on the oldest and newest Python here; all notebooks and the page
+	$(BIN)/python tools/release_check.py $(RELEASE)
+	$(MAKE) --keep-going notebooks-check page-check
+
+api: $(READY) ## Renew tests/api.txt, the list of the public names and their signatures
+	$(BIN)/python -m tests.api
 
 clean: ## Remove everything that make has made
 	rm -rf $(VENV) build dist site demo .mypy_cache .pytest_cache .ruff_cache .hypothesis

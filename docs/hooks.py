@@ -1,12 +1,18 @@
-"""Build hooks of the documentation: formulas, the rules page written from the rule table, figures from `results/`.
+"""Build hooks of the documentation: formulas, examples, the rules page from the rule table, figures from `results/`.
 
 No page needs JavaScript or the network for its formulas: `pymdownx.arithmatex` marks them, also in docstrings, and
 `on_page_content` replaces each mark by the MathML that latex2mathml makes of it.
+
+Examples are doctests. They are shown as a Python session, and the copy button takes their code alone: what the theme
+copies is the attribute `data-copy`, where there is one.
 """
 
 import html
+import importlib
+import inspect
+import pkgutil
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +25,16 @@ from momentprop.rules.__main__ import written
 _FORMULA = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">(?:\\\((?P<inline>.*?)\\\)|\\\[(?P<block>.*?)\\\])</(?P=tag)>', re.DOTALL
 )
+_LONG = 60  # from how many characters on a formula in a line may scroll
 _PRIMED = re.compile(r"(?<![_^])(\\[A-Za-z]+|[A-Za-z])('{1,3})")
 _SIGN = re.compile(r"(<mo[^>]*>(?:&#x0003D;|&#x02248;|&#x02264;|&#x02265;|&#x00028;|&#x0002C;)</mo>)<mo>&#x02212;</mo>")
 _BAR = re.compile(r"\\[lr]?vert(?![A-Za-z])(?:\{\})?")
 _ABSOLUTE = re.compile(r"(?<!\\)(?<!\\left)\|([^|]+)\|")
-_RULES_MARKER = "<!-- rules -->"
+_SESSION = re.compile(r"^(?P<indent> *)```python\n(?=(?P=indent)>>> )", re.MULTILINE)
+_BLOCK = re.compile(r'<div class="language-pycon highlight">(?=<pre>(?P<shown>.*?)</pre>)', re.DOTALL)
+_PROMPT = re.compile(r"(?:>>>|\.\.\.)(?: |$)")
+_DOCUMENTED = re.compile(r"^::: ([\w.]+)(\n    options:)?", re.MULTILINE)
+_REFERENCE, _TOPIC = Path(__file__).parent / "reference", re.compile(r"reference/(\w+)\.md")
 _RESULTS = Path(__file__).parents[1] / "results"
 
 
@@ -35,15 +46,36 @@ def on_files(files: Any, /, *, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, /, **_: Any) -> str:
-    """Put the rule table in the place of its marker."""
-    if _RULES_MARKER in markdown:
-        return markdown.replace(_RULES_MARKER, rules_table(rules.table()))
-    return markdown
+    """Put what is made from elsewhere in the place of its marker, and mark examples as Python sessions."""
+    for marker, made in _PLACES.items():
+        if marker in markdown:
+            markdown = markdown.replace(marker, made())
+    return _SESSION.sub(r"\g<indent>```pycon\n", markdown)
 
 
 def on_page_content(content: str, /, **_: Any) -> str:
-    """Replace every formula that arithmatex has marked by MathML."""
-    return _FORMULA.sub(_replace_formula, content)
+    """Replace every formula that arithmatex has marked by MathML, and give every example its code to copy."""
+    return _BLOCK.sub(_with_code, _FORMULA.sub(_replace_formula, content))
+
+
+def code_of(session: str) -> str:
+    r"""Return the code of a Python session, without prompts and results; an empty line ends a block, as Python asks.
+
+    >>> code_of(">>> for i in range(2):\n...     print(i)\n0\n1\n>>> i\n1")
+    'for i in range(2):\n    print(i)\n\ni'
+    """
+    code: list[str] = []
+    for line in session.splitlines():
+        if prompt := _PROMPT.match(line):
+            ends_block = prompt[0].startswith(">") and code and code[-1].startswith(" ")
+            code += ["", line[prompt.end() :]] if ends_block else [line[prompt.end() :]]
+    return "\n".join(code)
+
+
+def _with_code(block: re.Match[str]) -> str:
+    shown = html.unescape(re.sub(r"<[^>]*>", "", block["shown"]))
+    code = html.escape(code_of(shown)).replace("\n", "&#10;")
+    return f'<div class="language-pycon highlight" data-copy="{code}">'
 
 
 def rules_table(rows: Iterable[Any]) -> str:
@@ -56,6 +88,39 @@ def rules_table(rows: Iterable[Any]) -> str:
     for rest, names in operations.items():
         lines.append("| " + " | ".join(_cell(cell) for cell in (", ".join(names), *rest)) + " |")
     return "\n".join(lines)
+
+
+def documented(page: Path) -> list[str]:
+    """Return the full names that a page of the reference documents; a module stands for what is defined in it."""
+    names = []
+    for name, options in _DOCUMENTED.findall(page.read_text(encoding="utf-8")):
+        names += _members(name) if options else [name]
+    return names
+
+
+def names_by_topic() -> str:
+    """Return a heading with a table of names and first sentences for every page of the reference but the internals."""
+    parts = []
+    for name in _TOPIC.findall((_REFERENCE.parents[1] / "mkdocs.yml").read_text(encoding="utf-8")):
+        page = _REFERENCE / f"{name}.md"
+        if name == "internals":
+            continue
+        title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        rows = [f"| [`{name}`][{name}] | {_cell(_first_sentence(name))} |" for name in documented(page)]
+        parts.append(
+            "\n".join([f"## [{title}](reference/{page.name})", "", "| name | what it is |", "|---|---|", *rows])
+        )
+    return "\n\n".join(parts)
+
+
+def _members(module: str) -> list[str]:
+    found = importlib.import_module(module)
+    return [f"{module}.{name}" for name in found.__all__ if callable(getattr(found, name))]
+
+
+def _first_sentence(name: str) -> str:
+    doc = inspect.getdoc(pkgutil.resolve_name(name)) or ""
+    return " ".join(doc.partition("\n\n")[0].split())
 
 
 def mathml(latex: str, display: str) -> str:
@@ -73,7 +138,8 @@ def mathml(latex: str, display: str) -> str:
 def _replace_formula(match: re.Match[str]) -> str:
     inline, block = match["inline"], match["block"]
     if inline is not None:
-        return mathml(html.unescape(inline).strip(), "inline")
+        made = mathml(html.unescape(inline).strip(), "inline")
+        return f'<span class="long">{made}</span>' if len(inline) > _LONG else made
     return mathml(html.unescape(block).strip(), "block")
 
 
@@ -82,3 +148,15 @@ def _cell(text: str) -> str:
     parts = re.split(r"(\$[^$]+\$)", " ".join(text.split()))
     # Every second part is a formula, where the bar has a name of its own.
     return "".join(part.replace("|", r"\vert{}" if i % 2 else "&#124;") for i, part in enumerate(parts))
+
+
+def _changelog() -> str:
+    """The changelog, whose links are those of the repository's root."""
+    return (_REFERENCE.parents[1] / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
+
+
+_PLACES: dict[str, Callable[[], str]] = {
+    "<!-- rules -->": lambda: rules_table(rules.table()),
+    "<!-- names -->": names_by_topic,
+    "<!-- changelog -->": _changelog,
+}

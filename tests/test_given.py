@@ -248,7 +248,7 @@ def test_an_estimate_says_where_operations_belong() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"dropout": 0.1}, "it is True or False, not 0.1"),
+        ({"dropout": 0.1}, "must be True, .* or False, but is 0.1"),
         ({"covariance": "no"}, "must be True, False or None, but is 'no'"),
         ({"weights": True}, "must be a variance or a Normal, but is a bool"),
     ],

@@ -8,7 +8,7 @@ from typing import NamedTuple
 SOURCE = Path(__file__).parents[1] / "src" / "momentprop"
 
 LAYERS = [  # from bottom to top; a part imports from lower layers only
-    ("errors", "markdown", "distributions", "randomness"),
+    ("errors", "markdown", "distributions", "randomness", "renamed"),
     ("torch_compat", "files"),
     ("dispatch", "codegen", "undoing"),
     ("kernels",),

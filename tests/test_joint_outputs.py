@@ -417,7 +417,7 @@ def test_the_delta_method_is_the_jacobian_at_the_mean():
     given = torch.eye(5, dtype=torch.float64) + 0.5
     y = propagate(NET, X, input_covariance=given, method="linear")
     torch.testing.assert_close(y.covariance, jacobian @ given @ jacobian.mT)
-    with pytest.raises(ValueError, match="the noise of the inputs alone, but 'dropout'"):
+    with pytest.raises(ValueError, match="the noise of the inputs only, but 'dropout'"):
         propagate(nn.Dropout(0.5), X, method="linear")
     with pytest.raises(ValueError, match="gives a covariance"):
         propagate(NET, X, input_variance=0.3, method="linear", covariance=False)

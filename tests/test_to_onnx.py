@@ -101,7 +101,7 @@ def test_what_has_no_such_program_is_refused(monkeypatch):
         to_onnx(_mlp(), Logistic(torch.zeros(2, 6), 1.0))
     with pytest.raises(TypeError, match=r"needs the noise of the input: give `Normal\(x, variance\)`"):
         to_onnx(_mlp(), torch.zeros(2, 6), covariance=True)
-    with pytest.raises(TypeError, match="no random output of a plain tensor"):
+    with pytest.raises(TypeError, match="no random output for a plain tensor"):
         to_onnx(_mlp(), torch.zeros(2, 6))
     pooled = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 2)).eval()
     with pytest.raises(NotImplementedError, match="the covariance of max pooling has no ONNX program"):

@@ -336,7 +336,7 @@ def test_what_cannot_have_random_weights_is_refused() -> None:
         with_weights(nn.ReLU(), 0.1)
     with pytest.raises(TypeError, match="of compiled, scripted or distributed code cannot have random weights"):
         with_weights(torch.compile(_perceptron()), 0.1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="method='full' carries the covariance of units"):
+    with pytest.raises(ValueError, match="method='full' does not take random weights"):
         propagate(_perceptron(), torch.randn(2, 4), weights=0.1, method="full")
 
 

@@ -39,8 +39,8 @@ class AsTensors(nn.Module):
         result = self.model(loc, *args, **kwargs)
         if not any(is_value(part) for part in pytree.tree_leaves(result, is_leaf=is_value)):
             raise TypeError(
-                f"the {type(self.model).__name__} makes no random output of a plain tensor: give the variance of the "
-                "input too, as `AsTensors(model)(loc, variance)`"
+                f"the {type(self.model).__name__} gives no random output for a plain tensor: give the variance of "
+                "the input too, as in `AsTensors(model)(loc, variance)`"
             )
         return result
 

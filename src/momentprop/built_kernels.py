@@ -18,21 +18,28 @@ import torch
 import torch.nn.functional as F
 
 from momentprop.codegen import c_library, triton_launch
-from momentprop.codegen.cache import clear as clear
-from momentprop.codegen.cache import files as files
-from momentprop.codegen.cache import folder as folder
-from momentprop.codegen.cache import size as size
-from momentprop.codegen.programs import Slot, forget, noting
-from momentprop.codegen.programs import at_once as at_once
-from momentprop.codegen.programs import failures as failures
-from momentprop.codegen.programs import mode as mode
-from momentprop.codegen.programs import set_mode as set_mode
-from momentprop.codegen.programs import wait as wait
+from momentprop.codegen.cache import clear, files, folder, size
+from momentprop.codegen.programs import Slot, at_once, failures, forget, mode, noting, set_mode, wait
 from momentprop.dispatch import table
 from momentprop.dispatch.kinds import Elementwise
 from momentprop.dispatch.rule_table import operation_named
 from momentprop.errors import UserError
 from momentprop.values import Fitted, Logistic, Normal
+
+__all__ = [
+    "BuildError",
+    "Built",
+    "at_once",
+    "build",
+    "clear",
+    "failures",
+    "files",
+    "folder",
+    "mode",
+    "set_mode",
+    "size",
+    "wait",
+]
 
 T = TypeVar("T")
 

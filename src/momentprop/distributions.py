@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.utils import broadcast_all
 
+__all__ = ["GumbelDistribution", "LogisticDistribution"]
+
 LOGISTIC_VARIANCE = math.pi**2 / 3
 r"""Variance of the standard logistic distribution, the paper's $\sigma_S^2$."""
 EULER = 0.5772156649015329

@@ -22,6 +22,8 @@ from torch import Tensor
 
 from momentprop.errors import UserError
 
+__all__ = ["FileError"]
+
 FORMAT = 1
 """The version of the format."""
 
@@ -92,7 +94,7 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tenso
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a dictionary)
     except package.SafetensorError as error:
-        raise FileError(f"`{path}` is damaged or no safetensors file ({error})") from error
+        raise FileError(f"`{path}` is damaged, or not a safetensors file ({error})") from error
     if _KEY not in metadata or "state" not in metadata:
         raise FileError(f"`{path}` is not a {kind} of momentprop")
     try:
@@ -107,23 +109,23 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tenso
     try:
         state = json.loads(metadata["state"])
     except (ValueError, RecursionError) as error:
-        raise FileError(f"`{path}` is no valid {kind}: its state is no JSON") from error
+        raise FileError(f"`{path}` is not a valid {kind}: its state is not JSON") from error
     if not isinstance(state, dict):
-        raise FileError(f"`{path}` is no valid {kind}: its state is no dictionary")
+        raise FileError(f"`{path}` is not a valid {kind}: its state is not a dictionary")
     return state, tensors
 
 
 @contextlib.contextmanager
 def valid(path: Path, kind: str) -> Iterator[None]:
-    """Inside, an `ContentError` becomes a `FileError` that names the file."""
+    """Inside, a `ContentError` becomes a `FileError` that names the file."""
     try:
         yield
     except ContentError as error:
-        raise FileError(f"`{path}` is no valid {kind}: {error}") from error
+        raise FileError(f"`{path}` is not a valid {kind}: {error}") from error
 
 
 def decoded(kind: Any, content: Any, name: str) -> Any:
-    """Return content that was read from JSON as a type, or raise an `ContentError` that says what is wrong.
+    """Return content that was read from JSON as a type, or raise a `ContentError` that says what is wrong.
 
     A type is a dataclass, a number, a string, a `Literal`, a container of types, one of them or None, or `Any`.
 

@@ -52,7 +52,9 @@ def with_covariance(
     """Return the arguments with a `Joint` in the place of the first floating-point tensor."""
     leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=is_value)
     if variance is not None or any(is_value(leaf) for leaf in leaves):
-        raise TypeError("input_covariance was given beside input_variance, or an argument that has noise of its own")
+        raise TypeError(
+            "input_covariance was given beside input_variance, or an argument with noise of its own: leave one out"
+        )
     first = next((i for i, leaf in enumerate(leaves) if is_floating(leaf)), None)
     if first is None:
         raise TypeError("input_covariance was given, but no argument is a floating-point tensor")
@@ -64,7 +66,7 @@ def with_covariance(
 def require_flags(dropout: Any, covariance: Any) -> None:
     """Refuse a rate of dropout, or any other value, in the place of a flag."""
     if not isinstance(dropout, bool):
-        raise TypeError(f"`dropout` lets the model's own dropout act: it is True or False, not {dropout!r}")
+        raise TypeError(f"`dropout` must be True, to let the model's own dropout act, or False, but is {dropout!r}")
     if covariance is not None and not isinstance(covariance, bool):
         raise TypeError(f"`covariance` must be True, False or None, but is {covariance!r}")
 

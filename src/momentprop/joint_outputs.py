@@ -291,8 +291,8 @@ class JointRun:
         if self.wanted.covariance or not issubclass(self.kind, Independent):
             raise ValueError(f"{message}; or write {FACTORIZED}")
         warnings.warn(
-            f"{message}. Its variances are now those of AP2, which takes units as independent and is often too small "
-            "by a factor; `covariance=False` says that this is meant",
+            f"{message}. Its variances are now those of AP2, which takes units as independent, and are often far too "
+            "small: write `covariance=False` if you mean that",
             CorrelationWarning,
             stacklevel=7,
         )

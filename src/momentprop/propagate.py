@@ -152,7 +152,7 @@ def propagate(
         then = functools.partial(_chosen, outputs, batch_dim)
     run = Run(model, args, kwargs, input_variance, dropout, fallback, seed, then)
     if method == "full" and run.has_random_weights:
-        raise ValueError("method='full' carries the covariance of units, not with random weights: use method='ap2'")
+        raise ValueError("method='full' does not take random weights: use method='ap2'")
     run = run.settled() if method == "sample" else run
     watcher = None if calibration is None else calibration.corrections(model, kind, dropout)
     recording = Recording(model, kind, record, _copied_as_normal if probes else None)
@@ -214,7 +214,7 @@ def _require_probes(probes: int, method: str | None, kind: type[Value]) -> None:
         raise ValueError(f"probes must be 0 or at least 2, because a variance takes two, but is {probes}")
     if probes and (kind is not Normal or method == "linear"):
         what = f"method={method!r}" if method == "linear" else f"{kind.__name__} values"
-        raise ValueError(f"probes travel beside the `Normal` values of method='ap2', not for {what}")
+        raise ValueError(f"probes travel beside the `Normal` values of method='ap2', not beside {what}")
 
 
 def _copied_as_normal(path: str, tree: Any) -> Any:
@@ -242,10 +242,10 @@ def _type_given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> type[Value]:
         return Normal
     if len(types) > 1:
         names = " and a ".join(each.__name__ for each in types)
-        raise TypeError(f"the model is given a {names}: say by which method it is to run, as `method='ap2'`")
+        raise TypeError(f"the model was given a {names}: choose how to run it, as by `method='ap2'`")
     if issubclass(types[0], Estimate | Categorical):
         raise TypeError(
-            f"a {types[0].__name__} is a result and does not pass a model: give `method='ap2'` to take its mean and "
+            f"the {types[0].__name__} is a result and cannot enter a model: write `method='ap2'` to take its mean and "
             "variance as those of a `Normal`"
         )
     return Normal if types[0] is Joint else types[0]

@@ -316,7 +316,7 @@ class _Inputs:
             if leaves_of(leaf):
                 raise RuntimeError(
                     f"the model wrote into the {type(leaf).__name__} it was given, so that each draw would see what "
-                    "the others wrote: let the model make its own"
+                    f"the others wrote: let the model make a {type(leaf).__name__} of its own"
                 )
 
     def of_type(self, kind: type[Value], enter: Callable[[Sequence[Any], Sequence[Any]], None]) -> Any:

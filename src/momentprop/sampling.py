@@ -18,6 +18,8 @@ from momentprop.torch_compat.batching import RefuseWrong
 from momentprop.values import Estimate, JointEstimate
 from momentprop.values.folded import TooLarge
 
+__all__ = ["MEMORY", "RunningCovariance", "RunningMoments"]
+
 MEMORY = 2**29
 """The memory, in bytes, for the tensors of the draws that `vmap` makes at once.
 

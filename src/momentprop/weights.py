@@ -64,8 +64,8 @@ def with_weights(model: nn.Module, weights: Weights) -> nn.Module:
 
 def _refuse_to_move(*_: Any, **__: Any) -> Any:
     raise RuntimeError(
-        "a model with random weights shares its tensors with the one that it was made of, and cannot be moved or "
-        "converted: move or convert that one, and make it anew by `with_weights`"
+        "a model with random weights shares its tensors with the one that it was made from, and cannot be moved or "
+        "converted: move or convert that one, and call `with_weights` again"
     )
 
 
@@ -178,5 +178,5 @@ def _require_reached(replica: Replica, values: Mapping[int, Any]) -> None:
         if any(id(parameter) in values for parameter in module.parameters(recurse=False)):
             raise TypeError(
                 f"a {type(module).__name__} of compiled, scripted or distributed code cannot have random weights: give "
-                "the module that it was made of"
+                "the module that it was made from"
             )

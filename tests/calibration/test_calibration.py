@@ -108,7 +108,7 @@ def test_files_that_hold_no_calibration_are_refused(levels, tmp_path):
     with pytest.raises(ValueError, match="has format 99, but this version reads"):
         Calibration.load(path)
     path.write_bytes(b"nonsense")
-    with pytest.raises(ValueError, match="is damaged or no safetensors file"):
+    with pytest.raises(ValueError, match="is damaged, or not a safetensors file"):
         Calibration.load(path)
 
 

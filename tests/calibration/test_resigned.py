@@ -34,7 +34,7 @@ def _numbers(change):
     return lambda content, tensors: (content, {"numbers": change(tensors["numbers"])})
 
 
-INVALID = "is no valid calibration: "
+INVALID = "is not a valid calibration: "
 MUTATIONS = [
     (lambda c, t: ([1], t), INVALID + r"it must be a dict, but is \[1\]"),
     (lambda c, t: ("<script>", t), INVALID + "it must be a dict, but is '<script>'"),
@@ -117,7 +117,7 @@ def test_the_content_as_it_was_is_accepted(tmp_path):
 @pytest.mark.parametrize("state", [[1, 2], "text", None, 3])
 def test_a_state_that_is_no_dictionary_is_refused(state, tmp_path):
     write_tensors(tmp_path / "file", state, {}, "calibration")
-    with pytest.raises(FileError, match="is no valid calibration: its state is no dictionary"):
+    with pytest.raises(FileError, match="is not a valid calibration: its state is not a dictionary"):
         Calibration.load(tmp_path / "file")
 
 
@@ -128,7 +128,7 @@ def test_a_state_that_json_cannot_read_is_refused(tmp_path, monkeypatch):
                 "momentprop.files.json.dumps", lambda given, text=text: text if given == {} else _dumps(given)
             )
             write_tensors(tmp_path / "file", {}, {}, "calibration")
-        with pytest.raises(FileError, match="is no valid calibration: its state is no JSON"):
+        with pytest.raises(FileError, match="is not a valid calibration: its state is not JSON"):
             Calibration.load(tmp_path / "file")
     with pytest.raises(FileError, match="is a folder, not a calibration"):
         Calibration.load(tmp_path)

@@ -142,7 +142,7 @@ def test_one_sentence_says_how_to_get_the_experiments(name, arguments, capsys, m
     assert printed.out == ""
     assert printed.err == (
         f"momentprop: `momentprop {name}` belongs to the experiments, which are not installed: clone the "
-        "repository and run `make install`, or `pip install ./experiments` inside the clone\n"
+        "repository and run `make install`, or `pip install . ./experiments` inside the clone\n"
     )
     assert cli.main(["--help"]) == 0
     assert f"  {name} " not in capsys.readouterr().out

@@ -143,5 +143,5 @@ def test_outputs_that_pieces_cannot_tell_are_those_of_the_batch(model: Any, monk
 def test_pieces_refuse_items_that_interact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joint_outputs, "PIECE", 1024)
     model = _network()
-    with pytest.raises(RuntimeError, match="items alone have another result than in the batch"):
+    with pytest.raises(RuntimeError, match="an item alone gives another result than in its batch"):
         propagate(lambda x: model(x - x[-1:]), _inputs(), input_variance=0.1, probes=4)

@@ -195,7 +195,7 @@ def test_a_derivative_that_the_model_has_overwritten_says_so() -> None:
         state.mul_(2.0)
         return product + state
 
-    with pytest.raises(RuntimeError, match="what a derivative needs was overwritten"):
+    with pytest.raises(RuntimeError, match="a derivative needs was overwritten"):
         covariance(function, _vectors(), 0.1)
 
 

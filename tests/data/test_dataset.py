@@ -99,7 +99,7 @@ def test_the_validation_split_leaves_the_global_generator_alone(data):
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
 def test_a_fraction_that_makes_no_sense_is_refused(data, fraction):
-    with pytest.raises(ValueError, match="must be at least 0 and less than 1, got"):
+    with pytest.raises(ValueError, match="must be at least 0 and less than 1, but is"):
         data.validation_split(fraction)
 
 
@@ -152,5 +152,5 @@ def test_one_split_is_read_without_the_file_of_the_other(monkeypatch, tmp_path):
 
 
 def test_a_split_that_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match=r"There is no split 'validation'; write `load_split\('digits', \"test\"\)`"):
+    with pytest.raises(ValueError, match=r"there is no split 'validation': write `load_split\('digits', \"test\"\)`"):
         load_split("digits", "validation")

@@ -48,7 +48,7 @@ def test_train_is_the_default_split():
 
 
 def test_an_unknown_split_is_refused():
-    with pytest.raises(ValueError, match=r"There is no split 'validation'; write `digits\(\"train\"\)`"):
+    with pytest.raises(ValueError, match=r"there is no split 'validation': write `digits\(\"train\"\)`"):
         digits("validation")
 
 
@@ -62,5 +62,5 @@ def test_a_damaged_file_is_refused(monkeypatch):
     "content", [b"", b"\x00\x00\x08", b"\x00\x00\x0d\x01\x00\x00\x00\x00", b"\x00\x00\x08\x01\x00"]
 )
 def test_a_wrong_idx_header_is_refused(content):
-    with pytest.raises(ValueError, match="Expected the header of an idx file"):
+    with pytest.raises(ValueError, match="an idx file of unsigned bytes has another header"):
         embedded.parse_idx(content)

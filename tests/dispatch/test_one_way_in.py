@@ -313,7 +313,7 @@ def test_an_estimate_becomes_a_normal_by_method() -> None:
 
 
 def test_two_types_raise() -> None:
-    with pytest.raises(TypeError, match="a Normal and a Logistic: say by which method"):
+    with pytest.raises(TypeError, match="a Normal and a Logistic: choose how to run it"):
         propagate(torch.add, Normal(W, 0.1), Logistic(W, 0.1), covariance=False)
     with pytest.raises(TypeError, match="a Factors and a Mean"):
         propagate(torch.add, _factors(), Mean(W.T), covariance=False)
@@ -321,11 +321,11 @@ def test_two_types_raise() -> None:
 
 def test_results_raise() -> None:
     estimate = propagate(nn.Identity(), Normal(W, 0.1), method="sample", samples=3)
-    with pytest.raises(TypeError, match=r"an? Estimate is a result and does not pass a model: give `method='ap2'`"):
+    with pytest.raises(TypeError, match="the Estimate is a result and cannot enter a model: write `method='ap2'`"):
         propagate(nn.Linear(3, 2), estimate, covariance=False)
     categorical = F.log_softmax(Normal(W, 0.1), -1)
     assert type(categorical) is Categorical
-    with pytest.raises(TypeError, match="a Categorical is a result and does not pass a model"):
+    with pytest.raises(TypeError, match="the Categorical is a result and cannot enter a model"):
         propagate(nn.Linear(3, 2), categorical, covariance=False)
 
 

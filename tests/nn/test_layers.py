@@ -245,4 +245,4 @@ def test_bad_arguments_are_refused_with_what_is_wrong() -> None:
     _refused(TypeError, "must be callable, but this is a str", lambda: NoisyActivation("relu"))  # type: ignore[arg-type]
     _refused(ValueError, "at least 1 piece, but pieces is 0", lambda: Maxout(0))
     _refused(ValueError, "4 channels .* do not divide into groups of 3", lambda: Maxout(3)(a_tensor()))
-    _refused(ValueError, "has not", lambda: AdditiveNoise(torch.distributions.Cauchy(0.0, 1.0)))
+    _refused(ValueError, "Cauchy does not", lambda: AdditiveNoise(torch.distributions.Cauchy(0.0, 1.0)))

@@ -32,7 +32,7 @@ def test_a_noise_needs_a_known_name_or_moments_and_a_distribution() -> None:
         ValueError, match=r"unknown noise 'cauchy': choose 'logistic', 'normal', 'uniform', 'laplace', 'g"
     ):
         noises.noise("cauchy")
-    with pytest.raises(ValueError, match="a noise must have a finite mean and variance, but this Cauchy has not"):
+    with pytest.raises(ValueError, match="a noise must have a finite mean and variance, but this Cauchy does not"):
         noises.noise(Cauchy(0.0, 1.0))
     with pytest.raises(
         TypeError, match=r"a noise must be a name or a `torch.distributions.Distribution`, but this is a float"

@@ -43,7 +43,7 @@ def test_the_delta_method_is_what_laplace_torch_predicts(subset: str, structure:
 
 
 def test_what_is_no_laplace_posterior_is_refused() -> None:
-    with pytest.raises(TypeError, match="a Linear is no fitted posterior of laplace-torch"):
+    with pytest.raises(TypeError, match="a Linear is not a fitted posterior of laplace-torch"):
         from_laplace(nn.Linear(2, 2))
 
 
@@ -62,7 +62,7 @@ def test_variances_of_laplace_torch_go_to_their_parameters() -> None:
     torch.testing.assert_close(model[0].weight.variance.flatten(), stub.posterior_variance[:24])
     torch.testing.assert_close(model[2].bias.variance, stub.posterior_variance[-2:])
     stub.mean = stub.mean[:-1]
-    with pytest.raises(TypeError, match="a posterior over a part of its parameters"):
+    with pytest.raises(TypeError, match="covers a part of the parameters only"):
         from_laplace(stub)
     stub = Stub(_perceptron())
     del stub.posterior_variance

@@ -249,5 +249,5 @@ def test_only_the_thread_that_asks_gets_variances_in_bfloat16() -> None:
 
 
 def test_other_precisions_of_variances_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"not in torch\.float16"), variance_precision(torch.float16):
+    with pytest.raises(ValueError, match=r"but is torch\.float16"), variance_precision(torch.float16):
         pass

@@ -152,9 +152,9 @@ def _pickled(path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (_truncated, "is damaged or no safetensors file"),
-        (_empty, "is damaged or no safetensors file"),
-        (_pickled, "is damaged or no safetensors file"),
+        (_truncated, "is damaged, or not a safetensors file"),
+        (_empty, "is damaged, or not a safetensors file"),
+        (_pickled, "is damaged, or not a safetensors file"),
         (_flipped, "is damaged: its SHA-256"),
         (_edited, "is damaged: its SHA-256"),
         (_headless, "is damaged: its header"),

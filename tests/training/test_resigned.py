@@ -54,7 +54,7 @@ def _deep(*path, to):
 
 
 NAN = float("nan")
-INVALID = "is no valid checkpoint: "
+INVALID = "is not a valid checkpoint: "
 MUTATIONS = [
     (_without("epoch"), INVALID + "its state has no entry 'epoch'"),
     (_without("settings"), INVALID + "its state has no entry 'settings'"),
@@ -96,10 +96,10 @@ MUTATIONS = [
     (_tensor("model.0.weight", lambda x: x.long()), INVALID + "'0.weight' must be of type torch.float32"),
     (_tensor("model.0.weight", lambda x: x * NAN), INVALID + "'0.weight' holds NaN"),
     (_without("generator.cpu"), INVALID + "the states of its generators are missing"),
-    (_tensor("generator.cpu", lambda x: x[:, :9]), INVALID + "the states of its generators are no such states"),
-    (_tensor("generator.cpu", lambda x: 255 - 0 * x), INVALID + "the states of its generators are no such states"),
-    (_tensor("generator.cpu", lambda x: x.float()), INVALID + "the states of its generators are no such states"),
-    (_tensor("generator.cpu", lambda x: x[0, 0]), INVALID + "the states of its generators are no such states"),
+    (_tensor("generator.cpu", lambda x: x[:, :9]), INVALID + "its states of generators are not valid"),
+    (_tensor("generator.cpu", lambda x: 255 - 0 * x), INVALID + "its states of generators are not valid"),
+    (_tensor("generator.cpu", lambda x: x.float()), INVALID + "its states of generators are not valid"),
+    (_tensor("generator.cpu", lambda x: x[0, 0]), INVALID + "its states of generators are not valid"),
     (_state(calibration=None), INVALID + "its calibration is missing"),
     (_state(calibration=[]), INVALID + r"its state.calibration must be a dict, but is \[\]"),
     (_deep("calibration", "noise", "family", to="gauss"), INVALID + "calibration.noise.family must be one of 'normal'"),

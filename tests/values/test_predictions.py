@@ -193,7 +193,7 @@ def test_the_label_of_certain_scores_is_that_of_torch_also_where_probabilities_a
 def test_more_classes_than_matrices_can_hold_are_refused() -> None:
     scores = Normal(torch.zeros(2, 1025), 1.0)
     assert scores.probabilities().shape == (2, 1025)
-    with pytest.raises(ValueError, match="for at most 1024 of them, but there are 1025: ask draws"):
+    with pytest.raises(ValueError, match="for at most 1024 of them, but there are 1025: use draws"):
         scores.mutual_information()
 
 

@@ -3,8 +3,7 @@
 The package lies beside the library, not in its wheel. It adds the commands `train`, `paper` and `demo` to `momentprop`.
 """
 
-from momentprop_experiments.runs.config import Config as Config
-from momentprop_experiments.runs.training_run import Result as Result
-from momentprop_experiments.runs.training_run import load_model as load_model
-from momentprop_experiments.runs.training_run import save_halved as save_halved
-from momentprop_experiments.runs.training_run import train as train
+from momentprop_experiments.runs.config import Config
+from momentprop_experiments.runs.training_run import Result, load_model, save_halved, train
+
+__all__ = ["Config", "Result", "load_model", "save_halved", "train"]

@@ -87,7 +87,7 @@ def _weight(change):
 @pytest.mark.parametrize(
     ("mutation", "message"),
     [
-        (_at("config", to=[]), r"is no valid checkpoint: .*its config must be a dict, but is \[\]"),
+        (_at("config", to=[]), r"is not a valid checkpoint: .*its config must be a dict, but is \[\]"),
         (_at("config", "activation", to="<script>"), "there is no network like that: .*<script>"),
         (_at("config", "network", to=3), "there is no network like that: network must be of type str"),
         (_at("config", "nothing", to=3), "there is no network like that: there is no setting 'nothing'"),

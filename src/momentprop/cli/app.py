@@ -24,7 +24,7 @@ EXPERIMENTS = ("demo", "paper", "train")
 
 _NOT_INSTALLED = (
     "`momentprop {name}` belongs to the experiments, which are not installed: clone the repository and run "
-    "`make install`, or `pip install ./experiments` inside the clone"
+    "`make install`, or `pip install . ./experiments` inside the clone"
 )
 
 

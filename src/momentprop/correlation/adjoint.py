@@ -134,8 +134,8 @@ def pulled(
     except RuntimeError as error:
         if "inplace operation" in str(error):
             raise RuntimeError(
-                "what a derivative needs was overwritten, so that correlations cannot be followed: by the model, then "
-                f"write the operation out of place, or {FACTORIZED}; or by a step of an optimizer, then {_BEFORE}"
+                "correlations cannot be followed, because a tensor that a derivative needs was overwritten. If the "
+                f"model did that, write the operation out of place, or {FACTORIZED}; if an optimizer did, {_BEFORE}"
             ) from error
         if "a second time" in str(error):
             raise RuntimeError(f"the graph of the result was freed by a backward pass: {_BEFORE}") from error

@@ -45,8 +45,8 @@ class Linearly(Following):
         """Refuse noise inside the model, which a Jacobian by the inputs does not know."""
         if call.operation.acts(call):
             raise ValueError(
-                f"method='linear' knows the noise of the inputs alone, but {call.op!r} at {where()} adds its own: use "
-                "method='ap2'"
+                f"method='linear' follows the noise of the inputs only, but {call.op!r} at {where()} adds noise of its "
+                "own: use method='ap2'"
             )
         self.within.met(call)
         if self.within.use is not None:

@@ -24,7 +24,7 @@ def require_alike(inputs: Sequence[Joint], batch_dim: int | None) -> None:
         for event, of, _ in x.sources:
             if items.setdefault(event, of) != of:
                 raise ValueError(
-                    "two Joint arguments come of the same value, but their items do not correspond: give them as one "
+                    "two Joint arguments come from the same value, but their items do not correspond: give them as one "
                     "argument, or `batch_dim=None`"
                 )
 
@@ -35,9 +35,9 @@ def require_same(found: Tensor, wanted: Tensor) -> None:
     largest = float(wanted.detach().abs().max()) if wanted.numel() else 0.0
     if not torch.allclose(found.detach(), wanted.detach(), rtol=slack, atol=slack * largest):
         raise RuntimeError(
-            "items alone have another result than in the batch: they interact, or the model has changed since. So "
-            "correlations cannot be followed item by item: give one item at a time, `batch_dim=None` to take the batch "
-            f"as one item, or {FACTORIZED}"
+            "an item alone gives another result than in its batch: the items interact, or the model has changed since. "
+            "So correlations cannot be followed item by item: give one item at a time, `batch_dim=None` to take the "
+            f"batch as one item, or {FACTORIZED}"
         )
 
 

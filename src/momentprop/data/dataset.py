@@ -112,7 +112,7 @@ class Dataset:
         [4500, 500]
         """
         if not 0 <= fraction < 1:
-            raise ValueError(f"The fraction for validation must be at least 0 and less than 1, got {fraction}.")
+            raise ValueError(f"the fraction for validation must be at least 0 and less than 1, but is {fraction}")
         total = len(self.train)
         order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
         count = round(fraction * total)

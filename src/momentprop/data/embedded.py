@@ -38,7 +38,7 @@ class Digits(NamedTuple):
 def digits(split: str = "train") -> Digits:
     """Return the embedded images and labels of `split`, which is `"train"` (5,000 images) or `"test"` (1,000)."""
     if split not in ("train", "test"):
-        raise ValueError(f'There is no split {split!r}; write `digits("train")` or `digits("test")`.')
+        raise ValueError(f'there is no split {split!r}: write `digits("train")` or `digits("test")`')
     images, labels = read(split)
     return Digits(images.float() / 255, labels.long())
 
@@ -53,7 +53,7 @@ def _read(name: str) -> torch.Tensor:
     packed = resources.files("momentprop.data").joinpath("digits", f"{name}.idx.gz").read_bytes()
     content = gzip.decompress(packed)
     if hashlib.sha256(content).hexdigest() != _CHECKSUMS[name]:
-        raise ValueError(f"The embedded file `{name}.idx.gz` is damaged; install momentprop again.")
+        raise ValueError(f"the embedded file `{name}.idx.gz` is damaged: install momentprop again")
     return parse_idx(content)
 
 
@@ -67,7 +67,7 @@ def parse_idx(content: bytes) -> torch.Tensor:
     tensor([7, 9], dtype=torch.uint8)
     """
     if len(content) < 4 or content[:3] != bytes([0, 0, _UNSIGNED_BYTE]) or len(content) < 4 + 4 * content[3]:
-        raise ValueError(f"Expected the header of an idx file of unsigned bytes, got {content[:8]!r}.")
+        raise ValueError(f"an idx file of unsigned bytes has another header than {content[:8]!r}")
     ndim = content[3]
     shape = struct.unpack_from(f">{ndim}I", content, 4)
     # A bytearray, because torch.frombuffer warns about read-only memory.

@@ -63,7 +63,7 @@ def load(name: str, root: Root = None) -> Dataset:
 def load_split(name: str, split: str, root: Root = None) -> Split:
     """Return the `"train"` or the `"test"` images of a data set; the other file may be missing."""
     if split not in ("train", "test"):
-        raise ValueError(f'There is no split {split!r}; write `load_split({name!r}, "test")`, or `"train"`.')
+        raise ValueError(f'there is no split {split!r}: write `load_split({name!r}, "test")` or `"train"`')
     images, labels = embedded.read(split) if name == EMBEDDED else _stored(name, split, root)
     return Split(images, labels.long())
 

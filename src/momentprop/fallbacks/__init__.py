@@ -18,6 +18,8 @@ from momentprop.fallbacks.probe import draws_numbers, is_elementwise
 from momentprop.kernels.quadrature import quadrature as quadrature_kernel
 from momentprop.values import Independent
 
+__all__ = ["DIRECTIONS", "DRAWS", "linearize", "monte_carlo", "quadrature"]
+
 DRAWS = 512
 """The number of draws of `monte_carlo`, which gives a deviation to 3 %."""
 

@@ -5,19 +5,34 @@ a `Sample` a draw. On a tensor it behaves like dropout: it draws in training mod
 evaluation mode.
 """
 
-from momentprop.nn.analytic_norm import AnalyticNorm as AnalyticNorm
-from momentprop.nn.binary import Heaviside as Heaviside
-from momentprop.nn.binary import LogisticBernoulli as LogisticBernoulli
-from momentprop.nn.binary import Probit as Probit
-from momentprop.nn.binary import Sign as Sign
-from momentprop.nn.binary import StochasticBinary as StochasticBinary
-from momentprop.nn.classes import GumbelArgmax as GumbelArgmax
-from momentprop.nn.classes import Maxout as Maxout
-from momentprop.nn.classes import Softmax as Softmax
-from momentprop.nn.noise import AdditiveNoise as AdditiveNoise
-from momentprop.nn.noise import GaussianNoise as GaussianNoise
-from momentprop.nn.noise import MultiplicativeNoise as MultiplicativeNoise
-from momentprop.nn.noise import NoisyActivation as NoisyActivation
-from momentprop.nn.noise import StochasticDepth as StochasticDepth
-from momentprop.nn.noise import StochasticReLU as StochasticReLU
-from momentprop.noise.score_function import ScoreFunction as ScoreFunction
+from momentprop.nn.analytic_norm import AnalyticNorm
+from momentprop.nn.binary import Heaviside, LogisticBernoulli, Probit, Sign, StochasticBinary
+from momentprop.nn.classes import GumbelArgmax, Maxout, Softmax
+from momentprop.nn.noise import (
+    AdditiveNoise,
+    GaussianNoise,
+    MultiplicativeNoise,
+    NoisyActivation,
+    StochasticDepth,
+    StochasticReLU,
+)
+from momentprop.noise.score_function import ScoreFunction
+
+__all__ = [
+    "AdditiveNoise",
+    "AnalyticNorm",
+    "GaussianNoise",
+    "GumbelArgmax",
+    "Heaviside",
+    "LogisticBernoulli",
+    "Maxout",
+    "MultiplicativeNoise",
+    "NoisyActivation",
+    "Probit",
+    "ScoreFunction",
+    "Sign",
+    "Softmax",
+    "StochasticBinary",
+    "StochasticDepth",
+    "StochasticReLU",
+]

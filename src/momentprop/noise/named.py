@@ -51,7 +51,7 @@ def noise(given: str | Distribution) -> Distribution:
     except NotImplementedError:
         finite = False
     if not finite:
-        raise ValueError(f"a noise must have a finite mean and variance, but this {type(found).__name__} has not")
+        raise ValueError(f"a noise must have a finite mean and variance, but this {type(found).__name__} does not")
     return unchecked(found)
 
 

@@ -6,29 +6,57 @@ standard normal distribution function and density. The rules of `Logistic` and `
 of `Normal` are more accurate and do not. The docstring says so where the paper prints a wrong formula.
 """
 
-from momentprop.paper.logistic import ap1 as ap1
-from momentprop.paper.logistic import ap2a as ap2a
-from momentprop.paper.logistic import ap2b as ap2b
-from momentprop.paper.logistic import logistic_variance_heuristic as logistic_variance_heuristic
-from momentprop.paper.logistic import logistic_variance_large as logistic_variance_large
-from momentprop.paper.logistic import logistic_variance_pea as logistic_variance_pea
-from momentprop.paper.logistic import mackay as mackay
-from momentprop.paper.logistic import normal_cdf_variance_bound as normal_cdf_variance_bound
-from momentprop.paper.logistic import pea as pea
-from momentprop.paper.logistic import probit as probit
-from momentprop.paper.maximum import max_fitted as max_fitted
-from momentprop.paper.maximum import max_normal as max_normal
-from momentprop.paper.rectifier import dilogarithm as dilogarithm
-from momentprop.paper.rectifier import leaky_relu_fitted as leaky_relu_fitted
-from momentprop.paper.rectifier import leaky_relu_logistic as leaky_relu_logistic
-from momentprop.paper.rectifier import leaky_relu_normal as leaky_relu_normal
-from momentprop.paper.rectifier import leaky_relu_printed as leaky_relu_printed
-from momentprop.paper.rectifier import rectified_variance as rectified_variance
-from momentprop.paper.rectifier import rectified_variance_commented_out as rectified_variance_commented_out
-from momentprop.paper.rectifier import rectified_variance_fitted as rectified_variance_fitted
-from momentprop.paper.softmax import softmax_centred as softmax_centred
-from momentprop.paper.softmax import softmax_logistic as softmax_logistic
-from momentprop.paper.softmax import softmax_normal as softmax_normal
-from momentprop.paper.softmax import softmax_simplified as softmax_simplified
-from momentprop.paper.threshold import heaviside_logistic as heaviside_logistic
-from momentprop.paper.threshold import heaviside_normal as heaviside_normal
+from momentprop.paper.logistic import (
+    ap1,
+    ap2a,
+    ap2b,
+    logistic_variance_heuristic,
+    logistic_variance_large,
+    logistic_variance_pea,
+    mackay,
+    normal_cdf_variance_bound,
+    pea,
+    probit,
+)
+from momentprop.paper.maximum import max_fitted, max_normal
+from momentprop.paper.rectifier import (
+    dilogarithm,
+    leaky_relu_fitted,
+    leaky_relu_logistic,
+    leaky_relu_normal,
+    leaky_relu_printed,
+    rectified_variance,
+    rectified_variance_commented_out,
+    rectified_variance_fitted,
+)
+from momentprop.paper.softmax import softmax_centred, softmax_logistic, softmax_normal, softmax_simplified
+from momentprop.paper.threshold import heaviside_logistic, heaviside_normal
+
+__all__ = [
+    "ap1",
+    "ap2a",
+    "ap2b",
+    "dilogarithm",
+    "heaviside_logistic",
+    "heaviside_normal",
+    "leaky_relu_fitted",
+    "leaky_relu_logistic",
+    "leaky_relu_normal",
+    "leaky_relu_printed",
+    "logistic_variance_heuristic",
+    "logistic_variance_large",
+    "logistic_variance_pea",
+    "mackay",
+    "max_fitted",
+    "max_normal",
+    "normal_cdf_variance_bound",
+    "pea",
+    "probit",
+    "rectified_variance",
+    "rectified_variance_commented_out",
+    "rectified_variance_fitted",
+    "softmax_centred",
+    "softmax_logistic",
+    "softmax_normal",
+    "softmax_simplified",
+]

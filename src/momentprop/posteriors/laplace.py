@@ -26,7 +26,7 @@ def from_laplace(posterior: Any) -> nn.Module:
     mean = getattr(posterior, "mean", None)
     if inner is None or not isinstance(mean, Tensor):
         raise TypeError(
-            f"a {type(posterior).__name__} is no fitted posterior of laplace-torch: it has no `model` and no tensor "
+            f"a {type(posterior).__name__} is not a fitted posterior of laplace-torch: it has no `model` and no tensor "
             "`mean`; call its `fit` first"
         )
     last = getattr(inner, "last_layer", None)
@@ -36,7 +36,8 @@ def from_laplace(posterior: Any) -> nn.Module:
     shapes = {names[id(parameter)]: parameter.shape for parameter in parameters}
     if sum(shape.numel() for shape in shapes.values()) != len(mean):
         raise TypeError(
-            f"a {type(posterior).__name__} has a posterior over a part of its parameters: give one over all"
+            f"this {type(posterior).__name__} covers a part of the parameters only: fit one over all of them, or over "
+            "the last layer"
         )
     variance = _of(posterior, "posterior_variance")
     if variance is not None:

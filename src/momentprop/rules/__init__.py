@@ -5,8 +5,7 @@
 
 # ruff: noqa: F401 (the modules are imported for what they register)
 
-from momentprop.dispatch import Rule as Rule
-from momentprop.dispatch import table as table
+from momentprop.dispatch import Rule, table
 from momentprop.rules import independent as _independent
 from momentprop.rules import recurrent as _recurrent
 from momentprop.rules.attention import attention as _attention_attention
@@ -61,3 +60,5 @@ from momentprop.rules.statistics import kinds as _statistics_kinds
 from momentprop.rules.statistics import mixing as _statistics_mixing
 from momentprop.rules.statistics import norms as _statistics_norms
 from momentprop.rules.statistics import shapes as _statistics_shapes
+
+__all__ = ["Rule", "table"]

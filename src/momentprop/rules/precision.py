@@ -51,9 +51,7 @@ def variance_precision(dtype: torch.dtype | None) -> Iterator[None]:
     (True, True)
     """
     if dtype not in (None, torch.bfloat16):
-        raise ValueError(
-            f"variances are multiplied in `torch.bfloat16`, or with None in full precision, not in {dtype}"
-        )
+        raise ValueError(f"dtype must be `torch.bfloat16`, or None for full precision, but is {dtype}")
     before, _ASKED.dtype = _ASKED.dtype, dtype
     try:
         yield

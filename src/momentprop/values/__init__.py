@@ -1,18 +1,33 @@
 """Values: random tensors whose type chooses the method of propagation."""
 
-from momentprop.values.base import Value as Value
-from momentprop.values.base import set_default_validate_args as set_default_validate_args
-from momentprop.values.categorical import Categorical as Categorical
-from momentprop.values.certain import Certain as Certain
-from momentprop.values.certain import Mean as Mean
-from momentprop.values.certain import Sample as Sample
-from momentprop.values.estimate import Estimate as Estimate
-from momentprop.values.estimate import JointEstimate as JointEstimate
-from momentprop.values.full import Full as Full
-from momentprop.values.independent import Independent as Independent
-from momentprop.values.joint import Joint as Joint
-from momentprop.values.normal import Fitted as Fitted
-from momentprop.values.normal import Logistic as Logistic
-from momentprop.values.normal import Normal as Normal
-from momentprop.values.statistics import Statistics as Statistics
-from momentprop.values.uncertain import Uncertain as Uncertain
+from momentprop.values.base import Value, set_default_validate_args
+from momentprop.values.categorical import Categorical
+from momentprop.values.certain import Certain, Mean, Sample
+from momentprop.values.estimate import Estimate, JointEstimate
+from momentprop.values.full import Full
+from momentprop.values.independent import Independent
+from momentprop.values.joint import Joint
+from momentprop.values.normal import Fitted, Logistic, Normal
+from momentprop.values.predictions import Predictions
+from momentprop.values.statistics import Statistics
+from momentprop.values.uncertain import Uncertain
+
+__all__ = [
+    "Categorical",
+    "Certain",
+    "Estimate",
+    "Fitted",
+    "Full",
+    "Independent",
+    "Joint",
+    "JointEstimate",
+    "Logistic",
+    "Mean",
+    "Normal",
+    "Predictions",
+    "Sample",
+    "Statistics",
+    "Uncertain",
+    "Value",
+    "set_default_validate_args",
+]

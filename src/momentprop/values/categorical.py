@@ -59,8 +59,8 @@ class Categorical(Predictions, Value):
         r"""What of the entropy is due to the noise of the scores that this is the posterior of, in nats."""
         if self.scores is None:
             raise ValueError(
-                "this class posterior does not know the random scores that it came of: ask the scores, as in "
-                "`scores.mutual_information()`, in place of their `log_softmax`"
+                "this class posterior does not know the random scores that it came from: write "
+                "`scores.mutual_information()`, without `log_softmax`"
             )
         found: Tensor = self.scores.mutual_information(self._last(dim), points)
         return found

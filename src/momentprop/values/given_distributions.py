@@ -48,7 +48,7 @@ def moments_of(distribution: Distribution) -> tuple[Tensor, Tensor]:
         ) from None
     if may_look_at(mean, None) and not bool((mean.isfinite() & variance.isfinite()).all()):
         raise ValueError(
-            f"this {name} has no finite mean and variance, which propagation is about: give another distribution, or "
-            "draw from it and run the model on each draw"
+            f"this {name} has no finite mean and variance to propagate: give another distribution, or draw from it and "
+            "run the model on each draw"
         )
     return mean, variance

@@ -56,7 +56,7 @@ class Predictions:
         if self.loc.shape[dim] > MOST_CLASSES:
             raise ValueError(
                 f"the mutual information takes matrices over the classes, for at most {MOST_CLASSES} of them, but "
-                f"there are {self.loc.shape[dim]}: ask draws, as `propagate(..., method='sample')` makes them"
+                f"there are {self.loc.shape[dim]}: use draws, as `propagate(..., method='sample')` makes them"
             )
         warn_of_probabilities(self.loc, dim)
         return mutual_information(*self._moments_along(dim), points)

@@ -57,6 +57,6 @@ def _warn_of_spread(method: str, component: str) -> None:
         return
     warnings.warn(
         f"`.{method}()` is how the units differ from each other, itself random; each unit's own noise is "
-        f"`.{component}`. `torch.{method}(y)` says that the spread over units is meant",
+        f"`.{component}`. Write `torch.{method}(y)` if you mean the spread over units",
         stacklevel=3,
     )

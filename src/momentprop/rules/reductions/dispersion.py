@@ -40,7 +40,7 @@ def _statistic(input: Normal, kernel: Kernel, factor: float, dims: Sequence[int]
 
     if count == 0:
         raise ValueError(
-            f"a statistic at {place()} is over the dimensions {places} of {tuple(input.shape)}: no elements"
+            f"a statistic at {place()} is over no elements: the dimensions {places} of {tuple(input.shape)}"
         )
     parts = [grouped(part) for part in in_float(input.loc, input.variance)]
     mean, variance = (part[..., 0].to(input.dtype) for part in differentiable(kernel, *parts))

@@ -46,9 +46,7 @@ def _require_dims(op: str, input: Normal, dims: int) -> None:
 
 def _sliding(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> _Sliding:
     if min(kernel, stride, dilation) < 1:
-        raise ValueError(
-            f"windows of {kernel} elements, a stride of {stride} and a dilation of {dilation}: not positive"
-        )
+        raise ValueError(f"window, stride and dilation must be positive, but are {kernel}, {stride} and {dilation}")
     extent = (kernel - 1) * dilation + 1
     if 2 * padding > extent:
         raise ValueError(f"padding {padding} is more than half of the window, which extends over {extent} elements")

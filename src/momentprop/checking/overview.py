@@ -1,14 +1,17 @@
-"""Several reports on one page: a table that compares them, the main results of each, and links to the rest."""
+"""Several reports on one page: for each an input under noise, the figures at the output, and a link to the rest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from momentprop.checking import charts, formatting, html
-from momentprop.checking.methods import CALIBRATED, JOINT, JOINT_CALIBRATED
+from momentprop.checking import charts, html, sentences, tables
+from momentprop.checking.methods import CALIBRATED, JOINT
 from momentprop.checking.report import Report
+from momentprop.checking.results import Example, Unit
 from momentprop.checking.svg import Markup, element
-from momentprop.checking.tables import Table
+
+TRY = 'momentprop.check(model, x, input_variance=0.1).save_html("report.html")'
+"""How to get a report on a network of one's own."""
 
 
 @dataclass(frozen=True)
@@ -31,65 +34,58 @@ def page(title: str, introduction: Sequence[str], entries: Sequence[Entry]) -> s
     """The whole page."""
     header = element(
         "header",
-        element("p", "momentprop check", class_="over"),
+        element("p", "momentprop demo", class_="over"),
         element("h1", title),
         *(element("p", html.prose(paragraph), class_="summary") for paragraph in introduction),
-        html.table(comparison(entries)),
     )
-    return html.document(title, header, *map(_section, entries))
-
-
-def comparison(entries: Sequence[Entry]) -> Table:
-    """The figures at the output, one row per report: AP1, the main method, and others that are present.
-
-    The means of a joint method are those of the method without correlations, and not repeated.
-    """
-    present = {name for entry in entries for name in entry.report.methods}
-    others = {name: label for name, label in _LABELS.items() if name in present}
-    alone = {name: label for name, label in others.items() if name == CALIBRATED}
-    head = ["at the output", "means off by: AP1", "AP2", *alone.values(), "floor", "deviations: AP2", *others.values()]
-    head += ["90 % intervals hold: AP2", *others.values(), "classes off by: AP1", "AP2", *others.values()]
-    head += ["worth draws: AP2", *alone.values(), "passes: AP2", *others.values()]
-    return head, [[entry.title, *_figures(entry.report, list(alone), list(others))] for entry in entries]
-
-
-_LABELS = {JOINT: "joint", CALIBRATED: "calibrated", JOINT_CALIBRATED: "calibrated, joint"}
-
-
-def _figures(report: Report, alone: Sequence[str], others: Sequence[str]) -> list[str]:
-    of_means = [report.at_output(name) for name in (report.chief, *alone)]
-    found = [report.at_output(name) for name in (report.chief, *others)]
-    divergences = report.posterior.methods if report.posterior is not None else {}
-    return [
-        *(formatting.number(each.eps_mean) for each in (report.at_output("ap1"), *of_means, report.floor_at_output)),
-        *("× " + formatting.number(each.eps_std) for each in found),
-        *(formatting.percent(each.coverage.get("90")) for each in found),
-        *(formatting.number(min(divergences[each].values(), default=None)) if each in divergences else formatting.NONE
-          for each in ("ap1", report.chief, *others)),
-        *(formatting.brief_worth(each.worth_mean, report.samples) for each in of_means),
-        *(formatting.number(report.cost[name].measured) if name in report.cost else formatting.NONE
-          for name in (report.chief, *others)),
-    ]  # fmt: skip
+    first, *others = entries
+    shown = [_section(first), _how_to_read(first.report), *map(_section, others)]
+    return html.document(title, header, *shown, html.section("On your network", "", element("pre", TRY)))
 
 
 def _section(entry: Entry) -> Markup:
     report = entry.report
-    shown = [html.output_units(example, report.methods) for example in report.examples[:1]]
-    classes = [
-        html.figure(charts.probabilities(example, report.methods), f"Class probabilities of {example.name}.")
-        for example in report.examples[:2]
-        if example.probabilities
-    ]
-    note = "Grey: histogram of the draws. A dashed line shows a mean alone, a bell a mean and a deviation."
+    inputs = [_under_noise(example, report) for example in report.examples[:1]]
+    more = element("p", element("a", "The whole report", href=entry.link), ": every layer, more inputs, all numbers.")
+    said = element("p", html.prose(f"What to do next: {' '.join(report.advice)}"))
+    output = element("h3", f"All {report.inputs:,} inputs, against {report.samples:,} draws")
     return html.section(
-        entry.title,
-        entry.about,
-        element("p", html.prose(report.summary)),
-        html.tiles(report),
-        html.legend(report.methods, drawn="Monte Carlo"),
-        element("p", note, class_="note"),
-        *shown,
-        element("div", *classes, class_="pair"),
-        element("p", html.prose(f"What to do next: {' '.join(report.advice)}")),
-        element("p", element("a", "The whole report", href=entry.link), ": every layer, more inputs, all numbers."),
+        entry.title, entry.about, *inputs, output, html.table(tables.summary(report, str)), said, more
+    )
+
+
+def _under_noise(example: Example, report: Report) -> Markup:
+    """An input with its noise, what is read in it, and the histograms of its likeliest outputs, a method in each."""
+    readings = sentences.readings(report, example)
+    read = [element("li", element("span", who), " ", element("strong", what)) for who, what in readings.items()]
+    shown = element("div", *map(_pictured, html.pictures(example)), element("ul", *read), class_="read")
+    names = [name for name in ("ap1", report.chief, JOINT, CALIBRATED) if name in report.methods]
+    drawn = [
+        charts.unit(unit, report.methods, (name,), f'output "{unit.name}": {name}')
+        for unit in _likeliest(example)
+        for name in dict.fromkeys(names)
+    ]
+    note = (
+        "Grey: how the outputs of the draws are distributed. A dashed line is a single number, a curve a mean with its "
+        "deviation. It should cover the grey."
+    )
+    return element("article", shown, element("div", *drawn, class_="fours"), element("p", note, class_="note"))
+
+
+def _pictured(picture: Markup) -> Markup:
+    return element("figure", picture)
+
+
+def _likeliest(example: Example, count: int = 2) -> list[Unit]:
+    """The outputs with the largest means over draws."""
+    ranked = sorted(example.units, key=lambda unit: unit.loc, reverse=True)[:count]
+    return [unit for unit in example.units if unit in ranked]
+
+
+def _how_to_read(report: Report) -> Markup:
+    methods = {name: sentences.WORDS[name] for name in report.methods if name in sentences.WORDS}
+    return html.section(
+        "How to read the numbers",
+        "The methods, and the columns of the tables. Click a column to sort by it.",
+        element("div", html.meanings(methods), html.meanings(tables.legend(report)), class_="pair"),
     )

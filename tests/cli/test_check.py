@@ -61,6 +61,7 @@ def test_it_prints_the_tables_and_writes_the_report(folder, capsys, weights):
     printed = capsys.readouterr()
     assert (status, printed.err) == (0, "")
     assert "At the output, the means by ap2 are off by" in printed.out
+    assert max(len(line) for line in printed.out.splitlines() if not line.startswith("    ")) <= 80
     assert printed.out.endswith("The report is in report.html: open it in a browser.\n")
     numbers = json.loads(Path("report.json").read_text())
     assert numbers["inputs"] == 4

@@ -77,14 +77,14 @@ CASES = (
     ),
 )
 
-TITLE = "What will a network say under noise? One pass instead of hundreds of draws"
+TITLE = "What does a network say under noise?"
 
 INTRODUCTION = (
-    "A network reads handwritten digits, and something in it is random: noise on the pixels, say. What will it read, and "
-    "how sure can it be? The usual answer is to draw the noise hundreds of times and to run the network on each draw. "
-    "momentprop computes the mean and the standard deviation of every output instead, in one pass through the same "
-    "network.",
-    "This page compares the two on three networks. The first input of each is the one the network is least sure of.",
+    "A network reads handwritten digits, and something in it is random: noise on the pixels, say. What will it read, "
+    "and how sure can it be? The usual answer is to draw the noise hundreds of times and to run the network on each "
+    "draw. momentprop computes the mean and the standard deviation of every output instead, in one pass through the "
+    "same network.",
+    "Below, three networks are compared with draws of their noise: each first on the digit it is least sure of.",
 )
 
 
@@ -189,7 +189,9 @@ def _meaning(report: Report, page: Path, seconds: float) -> str:
         "\n".join([f"{title}:", *(_wrapped(f"* {name}: {meaning}.", "  ") for name, meaning in meanings.items())])
         for title, meanings in said.items()
     ]
-    parts.append(f"Open {page} in a browser: it shows the digits, and histograms of the draws\nwith what each method says.")
+    parts.append(
+        f"Open {page} in a browser: it shows the digits, and histograms of the draws\nwith what each method says."
+    )
     parts.append(f"On a network of yours:\n\n    {overview.TRY}")
     return "\n\n".join([*parts, f"({seconds:.0f} s)"])
 

@@ -47,15 +47,21 @@ def _by_module(report: Results, figure: str, band: Callable[[Accuracy], tuple[fl
             marks.append(svg.mark(scale(x), y + _shift(k, report.methods), k, title))
     lines = [_grid(scale, 6, height - 30)]
     lines += [svg.line(scale(1), 6, scale(1), height - 30, "one")] if figure == "eps_std" else []
-    what = "in standard deviations" if figure == "eps_mean" else "over the true deviation"
+    title, what = _WORDS[figure]
     axis = svg.text(scale.end, height - 4, what, "end", "axis")
-    return svg.drawing(height, f"{figure} at every module", *shades, *lines, *labels, *marks, axis)
+    return svg.drawing(height, title, *shades, *lines, *labels, *marks, axis)
+
+
+_WORDS = {
+    "eps_mean": ("Errors of the means at every module", "in standard deviations"),
+    "eps_std": ("Standard deviations at every module", "over the true ones"),
+}
 
 
 def _told_as(figure: str, x: float) -> str:
     if figure == "eps_mean":
         return f"means off by {formatting.number(x)} standard deviations"
-    return f"deviations × {formatting.number(x, 3)}"
+    return f"deviations ×{formatting.number(x, 3)}"
 
 
 def _shift(number: int, methods: Sequence[str]) -> float:
@@ -195,7 +201,7 @@ def _cost_rows(report: Results, name: str) -> list[tuple[str, float, str, str]]:
     told = formatting.number(passes) + (f" (nominal {nominal})" if nominal is not None else "")
     rows = [(f"{name} costs", passes, told, f"{style} solid")]
     found = report.at_output(name)
-    worths = {"mean": found.worth_mean, "std": found.worth_std}
+    worths = {"means": found.worth_mean, "deviations": found.worth_std}
     if report.posterior is not None and name in report.posterior.methods:
         worths["classes"] = report.posterior.worth[name][sentences.best(report.posterior.methods[name])[0]]
     for what, count in worths.items():

@@ -72,10 +72,10 @@ def _tiles(report: Results, name: str) -> Markup:
     draws = [formatting.brief_worth(count, report.samples) for count in (found.worth_mean, found.worth_std)]
     factor, held = formatting.number(found.eps_std), formatting.percent(found.coverage.get("90"))
     told = [
-        (formatting.number(found.eps_mean), "Means", f"off by so many standard deviations, like {draws[0]} draws"),
-        (f"× {factor}", "Deviations", f"over the true ones; × 1 is exact. Like {draws[1]} draws"),
+        (formatting.number(found.eps_mean), "Means", f"standard deviations off, as those of {draws[0]} draws"),
+        (f"×{factor}", "Deviations", f"of the true ones, as good as those of {draws[1]} draws"),
         (held, "Intervals", "of the draws lie in the 90 % intervals"),
-        (formatting.number(report.cost[name].measured), "Price", "passes of the plain network, in processor time"),
+        (formatting.number(report.cost[name].measured), "Price", "passes of the plain network"),
     ]
     shown = [
         element("div", element("span", what), element("b", big), element("small", more), class_="tile")
@@ -88,7 +88,9 @@ def _tiles(report: Results, name: str) -> Markup:
 
 
 def _found(report: Results) -> Markup:
-    return section("What was found", "", topics(report), table(tables.summary(report, str)), meanings(tables.legend(report)))
+    return section(
+        "What was found", "", topics(report), table(tables.summary(report, str)), meanings(tables.legend(report))
+    )
 
 
 def topics(report: Results) -> Markup:

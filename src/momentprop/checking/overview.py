@@ -32,15 +32,20 @@ def save(path: Path, title: str, introduction: Sequence[str], entries: Sequence[
 
 def page(title: str, introduction: Sequence[str], entries: Sequence[Entry]) -> str:
     """The whole page."""
-    header = element(
-        "header",
+    opening = [
         element("p", "momentprop demo", class_="over"),
         element("h1", title),
         *(element("p", html.prose(paragraph), class_="summary") for paragraph in introduction),
-    )
+    ]
+    present = [name for name in sentences.WORDS if any(name in entry.report.methods for entry in entries)]
+    methods = html.meanings({name: sentences.WORDS[name] for name in present})
+    header = element("header", *opening, html.section("What is compared", "", methods))
     first, *others = entries
-    shown = [_section(first), _how_to_read(first.report), *map(_section, others)]
-    return html.document(title, header, *shown, html.section("On your network", "", element("pre", TRY)))
+    legend = html.section(
+        "How to read the table", "Click a column to sort by it.", html.meanings(tables.legend(first.report))
+    )
+    own = html.section("On your network", "", element("pre", TRY))
+    return html.document(title, header, _section(first), legend, *map(_section, others), own)
 
 
 def _section(entry: Entry) -> Markup:
@@ -49,43 +54,30 @@ def _section(entry: Entry) -> Markup:
     more = element("p", element("a", "The whole report", href=entry.link), ": every layer, more inputs, all numbers.")
     said = element("p", html.prose(f"What to do next: {' '.join(report.advice)}"))
     output = element("h3", f"All {report.inputs:,} inputs, against {report.samples:,} draws")
-    return html.section(
-        entry.title, entry.about, *inputs, output, html.table(tables.summary(report, str)), said, more
-    )
+    return html.section(entry.title, entry.about, *inputs, output, html.table(tables.summary(report, str)), said, more)
 
 
 def _under_noise(example: Example, report: Report) -> Markup:
     """An input with its noise, what is read in it, and the histograms of its likeliest outputs, a method in each."""
     readings = sentences.readings(report, example)
     read = [element("li", element("span", who), " ", element("strong", what)) for who, what in readings.items()]
-    shown = element("div", *map(_pictured, html.pictures(example)), element("ul", *read), class_="read")
-    names = [name for name in ("ap1", report.chief, JOINT, CALIBRATED) if name in report.methods]
-    drawn = [
-        charts.unit(unit, report.methods, (name,), f'output "{unit.name}": {name}')
-        for unit in _likeliest(example)
-        for name in dict.fromkeys(names)
-    ]
+    shown = element("div", *html.pictures(example), element("ul", *read), class_="read")
     note = (
-        "Grey: how the outputs of the draws are distributed. A dashed line is a single number, a curve a mean with its "
-        "deviation. It should cover the grey."
+        "Grey: the outputs of the draws. A dashed line is a single number, a curve a mean with its standard deviation. "
+        "A good curve covers the grey. Point at a picture for its numbers."
     )
-    return element("article", shown, element("div", *drawn, class_="fours"), element("p", note, class_="note"))
+    rows = [part for unit in _likeliest(example) for part in _row(unit, report)]
+    return element("article", shown, element("p", note, class_="note"), *rows)
 
 
-def _pictured(picture: Markup) -> Markup:
-    return element("figure", picture)
+def _row(unit: Unit, report: Report) -> list[Markup]:
+    """The histogram of an output under a heading, once for each method."""
+    names = dict.fromkeys(("ap1", report.chief, JOINT, CALIBRATED))
+    drawn = [charts.unit(unit, report.methods, (name,), name) for name in names if name in unit.moments]
+    return [element("h4", f'The output for "{unit.name}"'), element("div", *drawn, class_="fours")]
 
 
 def _likeliest(example: Example, count: int = 2) -> list[Unit]:
     """The outputs with the largest means over draws."""
     ranked = sorted(example.units, key=lambda unit: unit.loc, reverse=True)[:count]
     return [unit for unit in example.units if unit in ranked]
-
-
-def _how_to_read(report: Report) -> Markup:
-    methods = {name: sentences.WORDS[name] for name in report.methods if name in sentences.WORDS}
-    return html.section(
-        "How to read the numbers",
-        "The methods, and the columns of the tables. Click a column to sort by it.",
-        element("div", html.meanings(methods), html.meanings(tables.legend(report)), class_="pair"),
-    )

@@ -4,23 +4,23 @@
 function value(cell) {
   const text = cell.textContent.replaceAll(",", "");
   const found = text.match(/-?\d+(\.\d+)?(e[-+]?\d+)?/);
-  if (!found) return text === "–" || text === "" ? Infinity : text;
-  return Number(found[0]) + (text.startsWith(">") ? 1e-9 : text.startsWith("<") ? -1e-9 : 0);
+  return found ? Number(found[0]) + (text.startsWith(">") ? 1e-9 : 0) : null;
 }
 
-function compare(one, other) {
-  if (typeof one === "number" && typeof other === "number") return one === other ? 0 : one < other ? -1 : 1;
-  return typeof one === typeof other ? one.localeCompare(other) : typeof one === "number" ? -1 : 1;
+function compare(one, other, sign) {
+  if (one === null || other === null) return (one === null) - (other === null); // what has no number comes last
+  return sign * (one - other);
 }
 
+// The first column restores the order in which the rows came.
 function sort(head) {
   const table = head.closest("table"), body = table.tBodies[0], column = head.cellIndex;
-  const falls = head.getAttribute("aria-sort") === "ascending", names = column === 0;
-  const key = row => names ? row.cells[0].textContent : value(row.cells[column]);
-  const rows = [...body.rows].sort((a, b) => compare(key(a), key(b)) * (falls ? -1 : 1));
+  const sign = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+  const key = row => column ? value(row.cells[column]) : Number(row.dataset.place);
+  for (const [i, row] of [...body.rows].entries()) row.dataset.place ??= i;
   for (const each of table.tHead.rows[0].cells) each.removeAttribute("aria-sort");
-  head.setAttribute("aria-sort", falls ? "descending" : "ascending");
-  body.append(...rows);
+  head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+  body.append(...[...body.rows].sort((a, b) => compare(key(a), key(b), sign)));
 }
 
 for (const head of document.querySelectorAll("thead th")) {

@@ -16,7 +16,7 @@ WORDS = {
     "full": "the covariance of all units, for small networks",
     "probes": "AP2 whose inner variances are corrected by 16 probes",
     "ap2-calibrated": "AP2, corrected layer by layer with a few draws of other inputs, once",
-    "joint-calibrated": "both of these",
+    "joint-calibrated": "joint and calibrated at once",
 }
 """What each method is, for somebody who meets it for the first time."""
 
@@ -27,12 +27,11 @@ def summary(report: Results, quote: Callable[[str], str] = str) -> str:
 
 
 def topics(report: Results, quote: Callable[[str], str] = str) -> dict[str, str]:
-    """The result by topic: what is said of the means, the deviations, the classes, the price, and the cause."""
+    """The result by topic: what is said of the means, the deviations, the classes, and the cause."""
     said = {
         "Means": _of_means(report, quote),
         "Deviations": _of_deviations(report, quote),
         "Classes": _of_classes(report, quote),
-        "Price": _of_price(report, quote),
         "Cause": _of_cause(report, quote),
     }
     return {topic: sentence for topic, sentence in said.items() if sentence}
@@ -87,15 +86,9 @@ def _of_classes(report: Results, quote: Callable[[str], str]) -> str:
         f"The class probabilities by {quote(name)} are off by {number(divergence)} nats, as those of "
         f"{_draws(report.posterior.worth[name][figure], report)} would be"
     )
-    others = [
-        f"by {quote(other)} {number(best(found[other])[1])}" for other in report.methods if other in found and other != name
-    ]
-    return f"{told} ({', '.join(others)})." if others else f"{told}."
-
-
-def _of_price(report: Results, quote: Callable[[str], str]) -> str:
-    prices = [f"{number(report.cost[name].measured)} for {quote(name)}" for name in report.methods if name != "ap1"]
-    return f"The price in passes of the plain network: {', '.join(prices)}." if prices else ""
+    closest = min(found, key=lambda other: best(found[other])[1])
+    more = "" if closest == name else f"; the closest, by {quote(closest)}, by {number(best(found[closest])[1])}"
+    return f"{told}{more}."
 
 
 def _draws(count: float | None, report: Results) -> str:

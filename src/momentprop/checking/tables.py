@@ -21,9 +21,10 @@ def tells_layers(report: Results, method: str) -> bool:
 def summary(report: Results, quote: Callable[[str], str]) -> Table:
     """What matters at the output, a row for each method, and one for what an exact method would show."""
     floor, posterior = report.floor_at_output, report.posterior
-    head = ["method", "means off", "deviations", "each off", "90 %", "passes"]
+    head = ["method", "means off", "spread", "each off", "90 %", "passes"]
     rows = [
-        [quote(name), *_at_a_glance(report.at_output(name)), number(report.cost[name].measured)] for name in report.methods
+        [quote(name), *_at_a_glance(report.at_output(name)), number(report.cost[name].measured)]
+        for name in report.methods
     ]
     noise = [NONE if floor.eps_std is None else f"×÷{number(floor.eps_std, 3)}", percent(floor.rms_log_std)]
     held = f"±{percent(floor.coverage['90'])}" if floor.coverage else NONE
@@ -41,7 +42,7 @@ NOISE = "noise of draws"
 
 
 def _at_a_glance(found: Accuracy) -> list[str]:
-    factor = NONE if found.eps_std is None else f"× {number(found.eps_std)}"
+    factor = NONE if found.eps_std is None else f"×{number(found.eps_std)}"
     return [number(found.eps_mean), factor, percent(found.rms_log_std), percent(found.coverage.get("90"))]
 
 
@@ -49,7 +50,7 @@ def legend(report: Results) -> dict[str, str]:
     """What the columns of the summary mean, and its last row."""
     said = {
         "means off": "how far the means are off, in standard deviations; 0 is exact",
-        "deviations": "the standard deviations over the true ones; × 1 is exact, less is overconfident",
+        "spread": "the standard deviations over the true ones; ×1 is exact, less is overconfident",
         "each off": "how far a single standard deviation is off",
         "90 %": "how many draws lie inside the 90 % intervals",
         "classes": "how far the class probabilities are off (a divergence, in nats); 0 is exact",
@@ -75,9 +76,7 @@ def by_module(report: Results, figure: str, quote: Callable[[str], str]) -> Tabl
 
 def _tells(report: Results, figure: str, name: str) -> bool:
     """Whether a method has a figure elsewhere than at the final output, or there is nothing else."""
-    told = [
-        path for path, module in report.rows.items() if getattr(module.methods.get(name), figure, None) is not None
-    ]
+    told = [path for path, module in report.rows.items() if getattr(module.methods.get(name), figure, None) is not None]
     return bool(told) and (told != [report.output] or len(report.rows) == 1)
 
 

@@ -43,11 +43,11 @@ NETWORKS = {
 """The cases of the table, with their titles and the shape of an input."""
 
 METHODS = {
-    "ap1": "the plain network",
-    "ap2": "`covariance=False`, the paper's AP2",
-    "calibrated": "the same, calibrated on 64 inputs",
-    "joint": "`propagate(model, x, ...)`",
-    "probes16": "the same with `probes=16`",
+    "ap1": "the plain network (AP1)",
+    "ap2": "AP2: `covariance=False`",
+    "calibrated": "AP2, calibrated on 64 inputs",
+    "joint": "joint: `propagate(model, x, ...)`",
+    "probes16": "joint with `probes=16`",
     "draws": "Monte Carlo at the cost of the row above",
 }
 """The methods by their names in `correlation.json`."""

@@ -69,7 +69,7 @@ def tiles(report: Results) -> Markup:
 
 def _tiles(report: Results, name: str) -> Markup:
     found = report.at_output(name)
-    draws = [formatting.brief_worth(count, report.samples) for count in (found.worth_mean, found.worth_std)]
+    draws = [formatting.worth(count, report.samples) for count in (found.worth_mean, found.worth_std)]
     factor, held = formatting.number(found.eps_std), formatting.percent(found.coverage.get("90"))
     told = [
         (formatting.number(found.eps_mean), "Means", f"standard deviations off, as those of {draws[0]} draws"),

@@ -44,7 +44,7 @@ def test_the_summary_has_a_row_for_each_method_and_one_for_the_draws(report):
     ap2 = report.at_output("ap2")
     assert found["ap2"]["means off"] == formatting.number(ap2.eps_mean)
     assert found["ap2"]["spread"] == f"×{formatting.number(ap2.eps_std)}"
-    assert found["ap2"]["each off"] == formatting.percent(ap2.rms_log_std)
+    assert found["ap2"]["each off"] == formatting.spread(ap2.rms_log_std)
     assert found["ap2"]["classes"] == formatting.number(min(report.posterior.methods["ap2"].values()))
     assert found["ap1"]["spread"] == formatting.NONE
     assert list(tables.legend(report)) == [*head[1:], "noise of draws"]
@@ -79,7 +79,7 @@ def test_deviations_that_are_right_on_average_alone_are_not_called_right(report)
     module = report[report.output]
     changed = dataclasses.replace(module, methods={**module.methods, "ap2": found})
     said = dataclasses.replace(report, modules={**report.modules, report.output: changed}).summary
-    assert "The standard deviations by ap2 are right on average, but each is off by about 40 %" in said
+    assert "The standard deviations by ap2 are right on average, but each is off by a factor of about 1.5" in said
 
 
 def test_markdown_keeps_names_as_code(evil_report):

@@ -189,9 +189,8 @@ def _meaning(report: Report, page: Path, seconds: float) -> str:
         "\n".join([f"{title}:", *(_wrapped(f"* {name}: {meaning}.", "  ") for name, meaning in meanings.items())])
         for title, meanings in said.items()
     ]
-    parts.append(
-        f"Open {page} in a browser: it shows the digits, and histograms of the draws\nwith what each method says."
-    )
+    shows = _wrapped("It shows the digits, and histograms of the draws with what each method says of them.")
+    parts.append(f"Open {page} in a browser.\n{shows}")
     parts.append(f"On a network of yours:\n\n    {overview.TRY}")
     return "\n\n".join([*parts, f"({seconds:.0f} s)"])
 

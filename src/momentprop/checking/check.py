@@ -18,7 +18,7 @@ from momentprop.checking.methods import PLAIN_AP2, Compared, Method, functions
 from momentprop.checking.picked_units import name_of_output
 from momentprop.checking.report import Report
 from momentprop.checking.results import Cost, Culprit, ModuleAccuracy
-from momentprop.given import refuse_unknown, with_values
+from momentprop.given import refuse_unknown, with_covariance, with_values
 from momentprop.nothing_random import nothing_may_be_random
 from momentprop.running import Run, may_vectorize
 from momentprop.undoing import leaves_no_trace
@@ -40,6 +40,7 @@ def check(
     *args: Any,
     input_variance: Tensor | float | None = None,
     input_std: Tensor | float | None = None,
+    input_covariance: Tensor | None = None,
     methods: Sequence[Method] | None = None,
     dropout: bool = False,
     samples: int = 1000,
@@ -70,6 +71,7 @@ def check(
         *args: arguments of the model: a batch of inputs, tensors or values.
         input_variance: the variance of the first floating-point argument, as in `propagate`.
         input_std: instead of it the standard deviation.
+        input_covariance: instead of them the covariance of the flattened features of an item, as in `propagate`.
         methods: the methods to compare with draws, by default `("ap1", "ap2", "joint")`. Others are `"linear"`, the
             delta method; `"full"`, for small networks; `"probes"`, which has 16 of them, and `"probes-64"`;
             `"ap2-logistic"` and `"ap2-fitted"`; a name with options of `propagate` such as
@@ -102,9 +104,12 @@ def check(
         raise ValueError(f"at least 1 unit of every output must be measured, but units is {units}: None takes all")
     refuse_unknown(model, kwargs, check)
     args, kwargs = with_values(args, kwargs)  # type: ignore[assignment]
-    said = {"input_variance": input_variance, "input_std": input_std, "dropout": dropout, "fallback": fallback}
+    said = {"input_variance": input_variance, "input_std": input_std, "input_covariance": input_covariance}
+    said |= {"dropout": dropout, "fallback": fallback}
     said = {name: value for name, value in said.items() if value is not None and value is not False}
     input_variance = the_variance(input_variance, input_std)
+    if input_covariance is not None:
+        args, kwargs = with_covariance(args, kwargs, input_variance, input_covariance, 0)  # type: ignore[assignment]
     started = time.perf_counter()
     named = functions(methods, calibration)
     noise = {"input_variance": input_variance, "dropout": dropout, "fallback": fallback}

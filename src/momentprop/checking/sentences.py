@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from momentprop.checking.culprit import OFF
-from momentprop.checking.formatting import factor, number, percent, worth
+from momentprop.checking.formatting import factor, number, off_by, percent, worth
 from momentprop.checking.next_step import is_fine
 from momentprop.checking.results import SAMPLED, Accuracy, Example, Results
 from momentprop.markdown import code
@@ -69,12 +69,13 @@ def _of_deviations(report: Results, quote: Callable[[str], str]) -> str:
 
 def _judged(found: Accuracy, floor: Accuracy) -> str:
     """How far deviations are off: all of them together, or each by itself."""
-    assert found.eps_std is not None
-    assert floor.eps_std is not None
-    together = factor(found.eps_std, floor.eps_std)
-    if is_fine(found.rms_log_std, floor.rms_log_std) or not 1 / floor.eps_std <= found.eps_std <= floor.eps_std:
-        return together
-    return f"right on average, but each is off by about {percent(found.rms_log_std)}"
+    ratio, rms, noise = found.eps_std, found.rms_log_std, floor.eps_std
+    assert ratio is not None
+    assert noise is not None
+    right = 1 / noise <= ratio <= noise
+    if rms is None or is_fine(rms, floor.rms_log_std) or not right:
+        return factor(ratio, noise)
+    return f"right on average, but each is off by {off_by(rms)}"
 
 
 def _of_classes(report: Results, quote: Callable[[str], str]) -> str:

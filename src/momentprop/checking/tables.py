@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from momentprop.checking.formatting import NONE, number, percent, worth
+from momentprop.checking.formatting import NONE, number, percent, spread, worth
 from momentprop.checking.results import Accuracy, ModuleAccuracy, Results
 
 Table = tuple[list[str], list[list[str]]]
@@ -26,7 +26,7 @@ def summary(report: Results, quote: Callable[[str], str]) -> Table:
         [quote(name), *_at_a_glance(report.at_output(name)), number(report.cost[name].measured)]
         for name in report.methods
     ]
-    noise = [NONE if floor.eps_std is None else f"×÷{number(floor.eps_std, 3)}", percent(floor.rms_log_std)]
+    noise = [NONE if floor.eps_std is None else f"×÷{number(floor.eps_std, 3)}", spread(floor.rms_log_std)]
     held = f"±{percent(floor.coverage['90'])}" if floor.coverage else NONE
     rows.append([NOISE, number(floor.eps_mean), *noise, held, NONE])
     if posterior is not None:
@@ -43,7 +43,7 @@ NOISE = "noise of draws"
 
 def _at_a_glance(found: Accuracy) -> list[str]:
     factor = NONE if found.eps_std is None else f"×{number(found.eps_std)}"
-    return [number(found.eps_mean), factor, percent(found.rms_log_std), percent(found.coverage.get("90"))]
+    return [number(found.eps_mean), factor, spread(found.rms_log_std), percent(found.coverage.get("90"))]
 
 
 def legend(report: Results) -> dict[str, str]:
@@ -54,7 +54,7 @@ def legend(report: Results) -> dict[str, str]:
         "each off": "how far a single standard deviation is off",
         "90 %": "how many draws lie inside the 90 % intervals",
         "classes": "how far the class probabilities are off (a divergence, in nats); 0 is exact",
-        "passes": "the price, in passes of the plain network",
+        "passes": "the price, in passes of the plain network; in a small one it is mostly that of Python",
         NOISE: f"what an exact method would show, because {report.samples:,} draws have errors of their own",
     }
     shown = [*summary(report, str)[0], NOISE]

@@ -70,6 +70,11 @@ def test_it_prints_the_tables_and_writes_the_report(folder, capsys, weights):
     assert command in Path("report.html").read_text()
 
 
+def test_noise_may_be_a_standard_deviation(folder, capsys):
+    assert _run("nets:small", "--data", "x.npy", "--std", "0.1", "--samples", "20", "--calibrate") == 0
+    assert "    y = momentprop.propagate(model, x, input_std=0.1, " in capsys.readouterr().out
+
+
 def test_dropout_methods_and_class_names_are_options(folder, capsys):
     status = _run("nets:small", "--data", "x.npy", "--dropout", "--samples", "20", "--methods", "ap2,ap2-logistic",
                   "--class-names", "cat,dog,<b>", "--html", "report.html")  # fmt: skip
@@ -157,6 +162,7 @@ def test_options_add_methods(folder, capsys, options, methods):
         ),
         (["nets:small", "--data", "x.npy", "--variance", "1", "--probes", "1"], "invalid value for '--probes'"),
         (["nets:Odd", "--data", "x.npy", "--variance", "1"], "no Normal rule for 'special_zeta'"),
+        (["nets:small", "--data", "x.npy", "--variance", "1", "--std", "1"], "input_variance and input_std were given"),
         (["nets:small", "--data", "x.npy", "--variance", "-1"], "invalid value for '--variance'"),
     ],
 )

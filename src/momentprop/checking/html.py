@@ -100,7 +100,7 @@ def topics(report: Results) -> Markup:
 
 def meanings(said: Mapping[str, str]) -> Markup:
     """What the columns of a table mean."""
-    return _described({name: element("span", text) for name, text in said.items()}, "meanings")
+    return _described({name: prose(text) for name, text in said.items()}, "meanings")
 
 
 def _described(said: Mapping[str, Markup], kind: str) -> Markup:
@@ -146,7 +146,10 @@ def _classes(report: Results) -> Markup:
         for example in report.examples
         if example.probabilities
     ]
-    note = "The probability of each class, averaged over the draws (bars) and by each method (marks)."
+    note = (
+        "The probability of each class, averaged over the draws (bars) and by each method (marks). If the outputs are "
+        "not scores of classes, say `classes=None`."
+    )
     key = legend(report.methods, drawn="Monte Carlo")
     return section("Class probabilities", note, key, element("div", *shown, class_="pair"))
 

@@ -8,7 +8,6 @@ corrects AP2 with a few draws. The demo prints the tables and writes reports for
 
 import dataclasses
 import sys
-import textwrap
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,7 @@ import momentprop
 from momentprop.checking import Report, overview, sentences, tables
 from momentprop.checking.overview import Entry
 from momentprop.data import Dataset, load
-from momentprop.markdown import table
+from momentprop.markdown import paragraph, table
 from momentprop.training import Settings, fit
 from momentprop_experiments.networks import lenet
 from momentprop_experiments.runs import trained_networks
@@ -117,7 +116,7 @@ def main(
 
 
 def _run(case: Showcase, data: Dataset, out: Path, count: int, draws: int, training: int | None) -> Entry:
-    print(_wrapped(f"{case.title}. {case.about}"), flush=True)
+    print(paragraph(f"{case.title}. {case.about}"), flush=True)
     model, images, others, origin = network(case, data, count, training)
     calibration = momentprop.calibrate(model, others, samples=min(FIT_DRAWS, draws), **case.noise)
     report = momentprop.check(
@@ -132,7 +131,7 @@ def _run(case: Showcase, data: Dataset, out: Path, count: int, draws: int, train
     report = dataclasses.replace(report, model=f"LeNet: {case.title.lower()}", call=f"{origin}\n{report.call}")
     report.save_html(out / f"{case.name}.html")
     advice = f"What to do next: {' '.join(report.advice)}"
-    print(f"\n{table(*tables.summary(report, str))}\n\n{_wrapped(advice)}\n", flush=True)
+    print(f"\n{table(*tables.summary(report, str))}\n\n{paragraph(advice)}\n", flush=True)
     return Entry(case.title, case.about, report, f"{case.name}.html")
 
 
@@ -177,19 +176,15 @@ def _uncertain(model: nn.Module, images: Tensor, case: Showcase, count: int = 3)
     return [int(i) for i in most.argsort()[:count]]
 
 
-def _wrapped(text: str, indent: str = "") -> str:
-    return textwrap.fill(text, 80, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
 def _meaning(report: Report, page: Path, seconds: float) -> str:
     """Return what the tables mean, and where to read on."""
     methods = {name: sentences.WORDS[name] for name in report.methods}
     said = {"The methods": methods, "The columns, for the outputs of all digits": tables.legend(report)}
     parts = [
-        "\n".join([f"{title}:", *(_wrapped(f"* {name}: {meaning}.", "  ") for name, meaning in meanings.items())])
+        "\n".join([f"{title}:", *(paragraph(f"* {name}: {meaning}.") for name, meaning in meanings.items())])
         for title, meanings in said.items()
     ]
-    shows = _wrapped("It shows the digits, and histograms of the draws with what each method says of them.")
+    shows = paragraph("It shows the digits, and histograms of the draws with what each method says of them.")
     parts.append(f"Open {page} in a browser.\n{shows}")
     parts.append(f"On a network of yours:\n\n    {overview.TRY}")
     return "\n\n".join([*parts, f"({seconds:.0f} s)"])

@@ -1,7 +1,6 @@
 """What `momentprop.check` returns: numbers, and ways to read them."""
 
 import json
-import textwrap
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from momentprop.checking import advice, html, next_step, plot, sentences, tables
 from momentprop.checking.next_step import Step
 from momentprop.checking.results import Results
-from momentprop.markdown import code, table
+from momentprop.markdown import code, paragraph, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,15 +82,9 @@ def _text(report: Report, quote: Callable[[str], str]) -> str:
         head, rows = tables.by_module(report, figure, quote)
         parts += [what, table(head, rows)] if rows else []
     parts += ["At the output:", table(*tables.summary(report, quote))]
-    parts.append("\n".join(_wrapped(f"* {name}: {meaning}.") for name, meaning in tables.legend(report).items()))
-    parts += [_wrapped(text) for text in (*sentences.topics(report, quote).values(), *report.notes)]
-    parts.append(_wrapped(f"What to do next: {' '.join(advice.sentences(report, quote))}"))
+    parts.append("\n".join(paragraph(f"* {name}: {meaning}.") for name, meaning in tables.legend(report).items()))
+    parts += [paragraph(text) for text in (*sentences.topics(report, quote).values(), *report.notes)]
+    parts.append(paragraph(f"What to do next: {' '.join(advice.sentences(report, quote))}"))
     if report.next is not None:
         parts.append(f"Next, {report.next.name}:\n\n    {report.next.code.replace(chr(10), chr(10) + '    ')}")
     return "\n\n".join(parts)
-
-
-def _wrapped(text: str) -> str:
-    """A paragraph that fits a terminal of 80 columns."""
-    indent = "  " if text.startswith("* ") else ""
-    return textwrap.fill(text, 80, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -53,7 +53,7 @@ def legend(report: Results) -> dict[str, str]:
         "spread": "the standard deviations over the true ones; ×1 is exact, less is overconfident",
         "each off": "how far a single standard deviation is off",
         "90 %": "how many draws lie inside the 90 % intervals",
-        "classes": "how far the class probabilities are off (a divergence, in nats); `classes=None` if there are none",
+        "classes": "how far the class probabilities are off (a divergence, in nats); 0 is exact",
         "passes": "the price, in passes of the plain network; in a small one it is mostly that of Python",
         NOISE: f"what an exact method would show, because {report.samples:,} draws have errors of their own",
     }

@@ -81,8 +81,8 @@ TITLE = "What does a network say under noise?"
 INTRODUCTION = (
     "A network reads handwritten digits, and something in it is random: noise on the pixels, say. What will it read, "
     "and how sure can it be? The usual answer is to draw the noise hundreds of times and to run the network on each "
-    "draw. momentprop computes the mean and the standard deviation of every output instead, in one pass through the "
-    "same network.",
+    "draw. momentprop computes the mean and the standard deviation of every output instead: by one pass through the "
+    "same network, and, to follow what its units share, one backward pass for each output.",
     "Below, three networks are compared with draws of their noise: each first on the digit it is least sure of.",
 )
 

@@ -1,6 +1,7 @@
 """Markdown tables that also read well as plain text, and names in Markdown."""
 
 import re
+import textwrap
 from collections.abc import Sequence
 
 
@@ -30,6 +31,17 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines)
+
+
+def paragraph(text: str) -> str:
+    """A paragraph, or an entry of a list, in lines of at most 80 letters.
+
+    >>> print(paragraph("* one two " + "three " * 14))
+    * one two three three three three three three three three three three three
+      three three three
+    """
+    indent = "  " if text.startswith("* ") else ""
+    return textwrap.fill(text, 80, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _cell(text: str) -> str:

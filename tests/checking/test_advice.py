@@ -96,8 +96,8 @@ def test_without_deviations_class_probabilities_decide():
 
 
 @pytest.mark.parametrize("show", [str, lambda report: report.to_markdown(), lambda report: report.to_html()])
-def test_a_report_ends_with_it(report, show):
+def test_a_report_has_it_below_what_was_found(report, show):
     text = show(report)
     assert text.count("What to do next") == 1
-    assert text.index("What to do next") > text.index("kl_race: worth draws")
+    assert text.index("What to do next") > text.index("The class probabilities by ")
     assert report.advice == advice.sentences(report)

@@ -228,3 +228,16 @@ def test_an_empty_batch_or_output_and_no_units_are_refused() -> None:
     for units in (0, -1):
         with pytest.raises(ValueError, match="at least 1 unit of every output must be measured"):
             check(model, torch.ones(2, 4), input_variance=0.1, units=units)
+
+
+def test_a_covariance_of_the_inputs_is_noise_too():
+    model, x = nn.Sequential(nn.Linear(4, 3)), torch.randn(5, 4)
+    together = 0.1 * torch.ones(4, 4)
+    report = check(model, x, input_covariance=together, samples=2000, methods=("ap2", "joint"))
+    exact = model[0].weight.sum(1).square() * 0.1
+    truth = torch.tensor([unit.stddev for unit in report.examples[0].units])
+    torch.testing.assert_close(truth, exact.sqrt().detach(), rtol=0.06, atol=1e-4)
+    assert report.at_output("joint").eps_std == pytest.approx(1, abs=0.06)
+    assert report.given == "model, x, input_covariance=input_covariance"
+    with pytest.raises(TypeError, match="input_covariance was given beside input_variance"):
+        check(model, x, input_covariance=together, input_variance=0.1)

@@ -46,7 +46,7 @@ def test_a_function_that_forward_calls_is_found(pooled):
 def test_it_is_what_the_summary_names(pooled):
     assert pooled.first_off("ap2", culprit.OFF) == "drop"
     assert not pooled["drop"].acts
-    assert "Its deviations go wrong at `max_pool2d` in module Pooled: before it they are ×" in pooled.summary
+    assert "The deviations by ap2 go wrong at `max_pool2d` in module Pooled: before it they are ×" in pooled.summary
     assert "drop" not in pooled.summary.replace("dropout", "")
     assert "`max_pool2d`" in pooled.to_markdown()
     assert "<code>max_pool2d</code>" in pooled.to_html()
@@ -59,9 +59,8 @@ def test_without_it_a_module_that_does_nothing_is_not_blamed(monkeypatch):
     report = _report(Pooled(), torch.rand(6, 1, 28, 28))
     assert report.culprit is None
     assert report.notes[-1].startswith("the operation at fault was not found: ZeroDivisionError")
-    assert (
-        "Its deviations are off by more than 20 % before `drop`, a Dropout2d that does nothing here." in report.summary
-    )
+    told = "The deviations by ap2 are off by more than 20 % before `drop`, a Dropout2d that does nothing here."
+    assert told in report.summary
 
 
 def test_a_module_is_named_with_its_operation():

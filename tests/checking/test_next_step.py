@@ -93,3 +93,10 @@ def test_tensors_and_further_arguments_have_names():
     assert more.given == "model, *args, input_variance=0.1"
     named = momentprop.check(Two(), torch.randn(4, 3), scale=2.0, input_variance=0.1, samples=50, methods=("ap2",))
     assert named.given == "model, *args, **kwargs, input_variance=0.1"
+
+
+def test_a_standard_deviation_is_told_as_it_was_given():
+    report = momentprop.check(nn.Linear(3, 2), torch.randn(4, 3), input_std=0.1, samples=50, methods=("ap2",))
+    assert report.given == "model, x, input_std=0.1"
+    assert "input_std=0.1, methods=" in report.call
+    assert report.next.code == "y = momentprop.propagate(model, x, input_std=0.1, covariance=False)"

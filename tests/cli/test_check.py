@@ -61,12 +61,18 @@ def test_it_prints_the_tables_and_writes_the_report(folder, capsys, weights):
     printed = capsys.readouterr()
     assert (status, printed.err) == (0, "")
     assert "At the output, the means by ap2 are off by" in printed.out
+    assert max(len(line) for line in printed.out.splitlines() if not line.startswith("    ")) <= 80
     assert printed.out.endswith("The report is in report.html: open it in a browser.\n")
     numbers = json.loads(Path("report.json").read_text())
     assert numbers["inputs"] == 4
     command = f"momentprop check nets:small --data x.npy --weights {weights} --variance 0.01 --samples 50 --inputs 4"
     assert numbers["call"] == f"{command} --html report.html --json report.json"
     assert command in Path("report.html").read_text()
+
+
+def test_noise_may_be_a_standard_deviation(folder, capsys):
+    assert _run("nets:small", "--data", "x.npy", "--std", "0.1", "--samples", "20", "--calibrate") == 0
+    assert "    y = momentprop.propagate(model, x, input_std=0.1, " in capsys.readouterr().out
 
 
 def test_dropout_methods_and_class_names_are_options(folder, capsys):
@@ -156,6 +162,7 @@ def test_options_add_methods(folder, capsys, options, methods):
         ),
         (["nets:small", "--data", "x.npy", "--variance", "1", "--probes", "1"], "invalid value for '--probes'"),
         (["nets:Odd", "--data", "x.npy", "--variance", "1"], "no Normal rule for 'special_zeta'"),
+        (["nets:small", "--data", "x.npy", "--variance", "1", "--std", "1"], "input_variance and input_std were given"),
         (["nets:small", "--data", "x.npy", "--variance", "-1"], "invalid value for '--variance'"),
     ],
 )

@@ -36,6 +36,17 @@ def test_a_small_value_is_printed_in_full_and_a_large_one_in_short() -> None:
     assert "requires_grad=True" in repr(Mean(LOC.clone().requires_grad_()))
 
 
+def test_many_factors_make_a_small_joint_value_large() -> None:
+    few, many = (Joint(torch.zeros(8), 1.0, factors=torch.ones(count, 8)) for count in (1, 8))
+    assert "factors=tensor(" in repr(few)
+    assert repr(many) == (
+        "Joint(shape=(8,), dtype=torch.float32,\n"
+        "      loc=[0, 0, 0, ...] from 0 to 0,\n"
+        "      variance=[9, 9, 9, ...] from 9 to 9,\n"
+        "      factors=8)"
+    )
+
+
 def test_no_backward_pass_is_made_to_print_a_result() -> None:
     y = propagate(torch.nn.Linear(10, 12).requires_grad_(False), LOC, input_variance=0.1)
     assert "covariance=<on request>" in repr(y)

@@ -8,7 +8,6 @@ corrects AP2 with a few draws. The demo prints the tables and writes reports for
 
 import dataclasses
 import sys
-import textwrap
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,12 +18,10 @@ import typer
 from torch import Tensor, nn
 
 import momentprop
-from momentprop.checking import Report, formatting, overview
-from momentprop.checking.methods import CALIBRATED, JOINT, JOINT_CALIBRATED
+from momentprop.checking import Report, overview, sentences, tables
 from momentprop.checking.overview import Entry
-from momentprop.checking.results import ModuleAccuracy
 from momentprop.data import Dataset, load
-from momentprop.markdown import table
+from momentprop.markdown import paragraph, table
 from momentprop.training import Settings, fit
 from momentprop_experiments.networks import lenet
 from momentprop_experiments.runs import trained_networks
@@ -79,18 +76,14 @@ CASES = (
     ),
 )
 
+TITLE = "What does a network say under noise?"
+
 INTRODUCTION = (
-    "LeNet reads handwritten digits, and something in it is random. What are the mean and the standard deviation of "
-    "each of its units, and the probability of each digit? AP1 is the standard network: one pass, no deviations. AP2 "
-    "propagates means and variances in one pass through the same, unmodified network. Monte Carlo draws the noise many "
-    "times, and is the truth, up to its own error.",
-    "AP2's means are close to those of the draws, and so are its class probabilities, where AP1 is overconfident. AP2 "
-    "takes the units of a layer as independent. Where the noise is made anew in every layer, as with dropout, that "
-    "hardly matters; noise of the input makes units vary together, so that the true deviations are larger.",
-    "Joint AP2 repairs that without data: it follows the noise of every unit to the output, by one backward pass for "
-    "each of the ten logits, and gives their covariance. That is what `momentprop.propagate` does by default.",
-    "Calibrated AP2 repairs it with data: 64 other digits and 200 draws, once, tell for every layer by how much its "
-    "deviations are to be corrected. After that it costs one pass, as AP2 does. Both can be used together.",
+    "A network reads handwritten digits, and something in it is random: noise on the pixels, say. What will it read, "
+    "and how sure can it be? The usual answer is to draw the noise hundreds of times and to run the network on each "
+    "draw. momentprop computes the mean and the standard deviation of every output instead: by one pass through the "
+    "same network, and, to follow what its units share, one backward pass for each output.",
+    "Below, three networks are compared with draws of their noise: each first on the digit it is least sure of.",
 )
 
 
@@ -117,15 +110,13 @@ def main(
     data = load("digits")
     print(f"Three LeNets on {images} embedded test digits, against {draws:,} draws of their noise.\n", flush=True)
     entries = [_run(case, data, out, images, draws, training) for case in CASES]
-    page = overview.save(out / "index.html", "How accurate is the propagation on LeNet?", INTRODUCTION, entries)
-    print("All three, at the output:\n")
-    print(table(*overview.comparison(entries)))
-    print(_meaning(page, time.perf_counter() - started))
+    page = overview.save(out / "index.html", TITLE, INTRODUCTION, entries)
+    print(_meaning(entries[0].report, page, time.perf_counter() - started))
     return entries
 
 
 def _run(case: Showcase, data: Dataset, out: Path, count: int, draws: int, training: int | None) -> Entry:
-    print(_wrapped(f"{case.title}. {case.about}"), flush=True)
+    print(paragraph(f"{case.title}. {case.about}"), flush=True)
     model, images, others, origin = network(case, data, count, training)
     calibration = momentprop.calibrate(model, others, samples=min(FIT_DRAWS, draws), **case.noise)
     report = momentprop.check(
@@ -140,7 +131,7 @@ def _run(case: Showcase, data: Dataset, out: Path, count: int, draws: int, train
     report = dataclasses.replace(report, model=f"LeNet: {case.title.lower()}", call=f"{origin}\n{report.call}")
     report.save_html(out / f"{case.name}.html")
     advice = f"What to do next: {' '.join(report.advice)}"
-    print(f"\n{_layers(report)}\n\n{_wrapped(report.summary)}\n\n{_wrapped(advice)}\n", flush=True)
+    print(f"\n{table(*tables.summary(report, str))}\n\n{paragraph(advice)}\n", flush=True)
     return Entry(case.title, case.about, report, f"{case.name}.html")
 
 
@@ -185,44 +176,18 @@ def _uncertain(model: nn.Module, images: Tensor, case: Showcase, count: int = 3)
     return [int(i) for i in most.argsort()[:count]]
 
 
-def _layers(report: Report) -> str:
-    """Return a short table of the errors at every layer; joint methods know the output alone."""
-    head = ["layer", "means off by: AP1", "AP2", "calibrated", "floor"]
-    head += ["deviations: AP2", "joint", "calibrated", "calibrated, joint"]
-    rows = []
-    for name, module in report.rows.items():
-        found = [module.methods[method] for method in ("ap2", CALIBRATED)]
-        if found[0].eps_std is not None and (module.same_as is None or name == report.output):
-            errors = [formatting.number(each.eps_mean) for each in (module.methods["ap1"], *found, module.floor)]
-            rows.append([name, *errors, *(_factor(module, each) for each in _SHOWN)])
-    return table(head, rows)
-
-
-_SHOWN = ("ap2", JOINT, CALIBRATED, JOINT_CALIBRATED)
-
-
-def _factor(module: ModuleAccuracy, method: str) -> str:
-    found = module.methods.get(method)
-    return formatting.NONE if found is None else f"× {formatting.number(found.eps_std)}"
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 110, break_long_words=False)
-
-
-def _meaning(page: Path, seconds: float) -> str:
-    return f"""
-Errors of means are in standard deviations of the draws, and those of deviations factors: 1 is exact, below 1 AP2 is
-overconfident. The floor is what a perfect method would show, because the draws are finite. Class probabilities are off
-by a divergence in nats. "Worth" is how many draws have the same error of the means; "passes" is the price, in forward
-passes of the plain network. "Joint" is AP2 that follows correlations.
-
-Open {page} in a browser: it has histograms of the draws with what each method says, and links to a report on
-each network. The same for a network of yours:
-
-    momentprop.check(model, x, input_variance=0.1).save_html("report.html")
-
-({seconds:.0f} s)"""
+def _meaning(report: Report, page: Path, seconds: float) -> str:
+    """Return what the tables mean, and where to read on."""
+    methods = {name: sentences.WORDS[name] for name in report.methods}
+    said = {"The methods": methods, "The columns, for the outputs of all digits": tables.legend(report)}
+    parts = [
+        "\n".join([f"{title}:", *(paragraph(f"* {name}: {meaning}.") for name, meaning in meanings.items())])
+        for title, meanings in said.items()
+    ]
+    shows = paragraph("It shows the digits, and histograms of the draws with what each method says of them.")
+    parts.append(f"Open {page} in a browser.\n{shows}")
+    parts.append(f"On a network of yours:\n\n    {overview.TRY}")
+    return "\n\n".join([*parts, f"({seconds:.0f} s)"])
 
 
 if __name__ == "__main__":

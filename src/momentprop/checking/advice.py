@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
-from momentprop.checking.formatting import number, percent, worth
+from momentprop.checking.formatting import number, off_by, worth
 from momentprop.checking.methods import CALIBRATED, FEW_PROBES, JOINT, JOINT_CALIBRATED, PROBES
 from momentprop.checking.next_step import is_fine, simplest_first
 from momentprop.checking.results import Results
@@ -69,7 +69,7 @@ def _of_deviations(report: Results, told: Sequence[str], quote: Callable[[str], 
         return best, [f"{wrong}, and no method here is better.{_to_try(report)}"]
     return best, [
         f"{wrong}. Those of {_how(best, quote)} are better ({_factor(report, best)}, {_cost(report, best)}), but each "
-        f"is still off by about {percent(math.expm1(_rms(report, best)))}.{_to_try(report)}"
+        f"is still off by {off_by(_rms(report, best))}.{_to_try(report)}"
     ]
 
 
@@ -145,7 +145,7 @@ def _off(report: Results, name: str) -> str:
     factor, rms = report.at_output(name).eps_std, _rms(report, name)
     if factor is not None and abs(math.log(factor)) > rms / 2:
         return f"{_factor(report, name)} of the true ones"
-    return f"right on average ({_factor(report, name)}), but each off by about {percent(math.expm1(rms))}"
+    return f"right on average ({_factor(report, name)}), but each off by {off_by(rms)}"
 
 
 def _rms(report: Results, name: str) -> float:

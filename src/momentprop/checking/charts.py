@@ -43,12 +43,25 @@ def _by_module(report: Results, figure: str, band: Callable[[Accuracy], tuple[fl
         labels.append(_label(name, left, y))
         for method, x in _numbers(module, figure).items():
             k = report.methods.index(method)
-            title = f"{name}, {method}: {figure} {formatting.number(x, 3)}"
+            title = f"{name}; {method}: {_told_as(figure, x)}"
             marks.append(svg.mark(scale(x), y + _shift(k, report.methods), k, title))
     lines = [_grid(scale, 6, height - 30)]
     lines += [svg.line(scale(1), 6, scale(1), height - 30, "one")] if figure == "eps_std" else []
-    axis = svg.text(scale.end, height - 4, figure, "end", "axis")
-    return svg.drawing(height, f"{figure} at every module", *shades, *lines, *labels, *marks, axis)
+    title, what = _WORDS[figure]
+    axis = svg.text(scale.end, height - 4, what, "end", "axis")
+    return svg.drawing(height, title, *shades, *lines, *labels, *marks, axis)
+
+
+_WORDS = {
+    "eps_mean": ("Errors of the means at every module", "in standard deviations"),
+    "eps_std": ("Standard deviations at every module", "over the true ones"),
+}
+
+
+def _told_as(figure: str, x: float) -> str:
+    if figure == "eps_mean":
+        return f"means off by {formatting.number(x)} standard deviations"
+    return f"deviations ×{formatting.number(x, 3)}"
 
 
 def _shift(number: int, methods: Sequence[str]) -> float:
@@ -74,8 +87,11 @@ def _grid(scale: Scale, top: float, bottom: float) -> Markup:
     return svg.join([*lines, *(svg.text(scale(x), bottom + 12, f"{x:g}", "middle", "tick") for x in ticks)])
 
 
-def unit(shown: Unit, methods: Sequence[str]) -> Markup:
-    """The histogram of an output unit, with a line for a method's mean, or a bell if it also has a deviation."""
+def unit(shown: Unit, methods: Sequence[str], only: Sequence[str] | None = None, title: str | None = None) -> Markup:
+    """The histogram of an output unit, with a line for a method's mean, or a bell if it also has a deviation.
+
+    With `only` some of the methods are drawn, on the scales of all, so that drawings side by side compare.
+    """
     width, height, base = 170, 112, 96
     told = [(methods.index(name), *moments) for name, moments in shown.moments.items()]
     bars = _coarse(shown)
@@ -87,18 +103,25 @@ def unit(shown: Unit, methods: Sequence[str]) -> Markup:
     peaks = [1 / (stddev * math.sqrt(2 * math.pi)) for _, _, stddev in told if stddev]
     # a bell much narrower than the histogram is cut, so that the histogram stays visible
     y = Scale(0, max(max(densities), min(max(peaks, default=0), 3 * max(densities))) * 1.05, base, 16)
-    parts = [svg.text(5, 11, shown.name, class_="unit")]
+    parts = [svg.text(5, 11, title or shown.name, class_="unit")]
     parts += [
         svg.box(x(left), y(density), x(right) - x(left), base - y(density), "bars")
         for (left, right, _), density in zip(bars, densities, strict=True)
     ]
     parts.append(svg.line(5, base, width - 5, base, "base"))
     for k, loc, stddev in told:
-        parts.append(
-            _bell(x, y, loc, stddev, k) if stddev else svg.line(x(loc), 16, x(loc), base, f"line {svg.style(k)} dash")
-        )
+        if only is None or methods[k] in only:
+            line = svg.line(x(loc), 16, x(loc), base, f"line {svg.style(k)} dash")
+            parts.append(_bell(x, y, loc, stddev, k) if stddev else line)
     parts += [svg.text(x(end), height - 4, _tick(x, end), anchor, "tick") for end, anchor in _ends(x)]
-    return svg.drawing(height, f"Draws of output unit {shown.name}", *parts, width=width)
+    names = [name for name in shown.moments if only is None or name in only]
+    moments = [_moments("draws", shown.loc, shown.stddev), *(_moments(name, *shown.moments[name]) for name in names)]
+    return svg.drawing(height, f"Draws of output unit {shown.name}; {'; '.join(moments)}", *parts, width=width)
+
+
+def _moments(name: str, loc: float, stddev: float | None) -> str:
+    spread = "" if stddev is None else f" ± {formatting.number(stddev)}"
+    return f"{name}: {formatting.number(loc, 3)}{spread}"
 
 
 def _coarse(shown: Unit, most: int = 32) -> list[tuple[float, float, int]]:
@@ -152,7 +175,7 @@ def probabilities(example: Example, methods: Sequence[str]) -> Markup:
 
 
 def _told(shown: Unit, method: str, probability: float) -> str:
-    return f"class {shown.name}, {method}: {formatting.number(probability, 3)}"
+    return f"class {shown.name}; {method}: {100 * probability:.1f} %"
 
 
 def cost(report: Results) -> Markup:
@@ -178,7 +201,7 @@ def _cost_rows(report: Results, name: str) -> list[tuple[str, float, str, str]]:
     told = formatting.number(passes) + (f" (nominal {nominal})" if nominal is not None else "")
     rows = [(f"{name} costs", passes, told, f"{style} solid")]
     found = report.at_output(name)
-    worths = {"mean": found.worth_mean, "std": found.worth_std}
+    worths = {"means": found.worth_mean, "deviations": found.worth_std}
     if report.posterior is not None and name in report.posterior.methods:
         worths["classes"] = report.posterior.worth[name][sentences.best(report.posterior.methods[name])[0]]
     for what, count in worths.items():
@@ -210,7 +233,7 @@ def reliability(report: Results) -> Markup:
 
 
 def _held(method: str, nominal: float, observed: float) -> str:
-    return f"{method}: {formatting.percent(nominal)} intervals hold {formatting.percent(observed)}"
+    return f"{method}; {formatting.percent(nominal)} intervals hold {formatting.percent(observed)}"
 
 
 def _frame(x: Scale, y: Scale) -> Markup:

@@ -18,7 +18,7 @@ from momentprop.checking.methods import PLAIN_AP2, Compared, Method, functions
 from momentprop.checking.picked_units import name_of_output
 from momentprop.checking.report import Report
 from momentprop.checking.results import Cost, Culprit, ModuleAccuracy
-from momentprop.given import refuse_unknown, with_values
+from momentprop.given import refuse_unknown, with_covariance, with_values
 from momentprop.nothing_random import nothing_may_be_random
 from momentprop.running import Run, may_vectorize
 from momentprop.undoing import leaves_no_trace
@@ -40,6 +40,7 @@ def check(
     *args: Any,
     input_variance: Tensor | float | None = None,
     input_std: Tensor | float | None = None,
+    input_covariance: Tensor | None = None,
     methods: Sequence[Method] | None = None,
     dropout: bool = False,
     samples: int = 1000,
@@ -70,6 +71,7 @@ def check(
         *args: arguments of the model: a batch of inputs, tensors or values.
         input_variance: the variance of the first floating-point argument, as in `propagate`.
         input_std: instead of it the standard deviation.
+        input_covariance: instead of them the covariance of the flattened features of an item, as in `propagate`.
         methods: the methods to compare with draws, by default `("ap1", "ap2", "joint")`. Others are `"linear"`, the
             delta method; `"full"`, for small networks; `"probes"`, which has 16 of them, and `"probes-64"`;
             `"ap2-logistic"` and `"ap2-fitted"`; a name with options of `propagate` such as
@@ -102,7 +104,12 @@ def check(
         raise ValueError(f"at least 1 unit of every output must be measured, but units is {units}: None takes all")
     refuse_unknown(model, kwargs, check)
     args, kwargs = with_values(args, kwargs)  # type: ignore[assignment]
+    said = {"input_variance": input_variance, "input_std": input_std, "input_covariance": input_covariance}
+    said |= {"dropout": dropout, "fallback": fallback}
+    said = {name: value for name, value in said.items() if value is not None and value is not False}
     input_variance = the_variance(input_variance, input_std)
+    if input_covariance is not None:
+        args, kwargs = with_covariance(args, kwargs, input_variance, input_covariance, 0)  # type: ignore[assignment]
     started = time.perf_counter()
     named = functions(methods, calibration)
     noise = {"input_variance": input_variance, "dropout": dropout, "fallback": fallback}
@@ -115,7 +122,7 @@ def check(
     compared = {name: chosen.methods[name] for name in found.methods}
     modules = _modules(found, run, samples)
     report = Report(
-        call=_described(run, found.methods, samples),
+        call=_described(run, said, found.methods, samples),
         versions=_versions(),
         model=_model_name(model),
         samples=samples,
@@ -129,7 +136,7 @@ def check(
         cost=_cost(mine, compared, chosen.units),
         seconds=time.perf_counter() - started,
         notes=chosen.notes + found.notes,
-        given=_given(run),
+        given=_given(run, said),
     )
     guilty, failure = ranks.of_first(_culprit(mine, report))
     seconds = time.perf_counter() - started
@@ -188,24 +195,19 @@ def _cost(run: Run, methods: Mapping[str, Compared], units: int) -> dict[str, Co
     return {name: Cost(measured[name], method.cost(units)) for name, method in methods.items()}
 
 
-def _described(run: Run, methods: Sequence[str], samples: int) -> str:
-    """The call as source code, with shapes in place of tensors."""
+def _described(run: Run, said: Mapping[str, Any], methods: Sequence[str], samples: int) -> str:
+    """The call as source code, with shapes in place of tensors; `said` is the noise as the user gave it."""
     given = [_model_name(run.model), *map(_brief, run.args)]
-    named = {
-        **run.kwargs,
-        **{name: value for name, value in run.noise.items() if value is not None and value is not False},
-    }
-    named |= {"methods": tuple(methods), "samples": samples, "seed": run.seed}
+    named = {**run.kwargs, **said, "methods": tuple(methods), "samples": samples, "seed": run.seed}
     return f"momentprop.check({', '.join([*given, *(f'{name}={_brief(value)}' for name, value in named.items())])})"
 
 
-def _given(run: Run) -> str:
+def _given(run: Run, said: Mapping[str, Any]) -> str:
     """The arguments of `propagate` as source code."""
     args = "x" if len(run.args) == 1 and not run.kwargs else "*args, **kwargs" if run.kwargs else "*args"
     noise = [
         f"{name}={value!r}" if isinstance(value, bool | int | float | str) else f"{name}={name}"
-        for name, value in run.noise.items()
-        if value is not None and value is not False
+        for name, value in said.items()
     ]
     return ", ".join(["model", args, *noise])
 

@@ -1,5 +1,7 @@
 """Numbers and names as a report writes them."""
 
+import math
+
 from momentprop.markdown import code as code
 
 NONE = "–"
@@ -24,6 +26,27 @@ def number(x: float | None, digits: int = 2) -> str:
 def percent(share: float | None) -> str:
     """A share in per cent."""
     return NONE if share is None else f"{100 * share:.0f} %" if 0.1 <= share <= 0.9 else f"{100 * share:.1f} %"
+
+
+def spread(rms: float | None) -> str:
+    """The relative error of one deviation, of which `rms` is that of the logarithm; a factor where it is large.
+
+    >>> spread(0.034), spread(1.6), spread(None)
+    ('3.5 %', '×÷5.0', '–')
+    """
+    if rms is None:
+        return NONE
+    return percent(math.expm1(rms)) if rms < 0.4 else f"×÷{number(math.exp(rms))}"
+
+
+def off_by(rms: float) -> str:
+    """As `spread`, as part of a sentence.
+
+    >>> off_by(0.3), off_by(1.6)
+    ('about 35 %', 'a factor of about 5.0')
+    """
+    told = spread(rms)
+    return f"a factor of about {told[2:]}" if told.startswith("×÷") else f"about {told}"
 
 
 def worth(count: float | None, samples: int) -> str:

@@ -1,15 +1,20 @@
-"""A report as one HTML page: without scripts or external files, readable on a phone, on paper and in dark mode."""
+"""A report as one HTML page: without external files, readable on a phone, on paper, in dark mode, without scripts.
 
-from collections.abc import Sequence
+One script of ours sorts tables and tells numbers under the pointer. The policy names its hash, so no other one runs.
+"""
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
 from importlib import resources
 
 from momentprop.checking import advice, charts, formatting, next_step, sentences, tables
 from momentprop.checking.methods import JOINT
 from momentprop.checking.results import SAMPLED, Example, Results
-from momentprop.checking.svg import Markup, element, join, mark
+from momentprop.checking.svg import Markup, element, join, mark, style
 from momentprop.checking.tables import Table
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{}'"
 
 
 def page(report: Results) -> str:
@@ -18,29 +23,33 @@ def page(report: Results) -> str:
 
 
 def document(title: str, *content: Markup) -> str:
-    """A complete page that contains its style."""
-    style = Markup(resources.files("momentprop.checking").joinpath("report.css").read_text(encoding="utf-8"))
+    """A complete page that contains its style and its script."""
+    css, script = _file("report.css"), _file("report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     head = join(
         [
             Markup('<meta charset="utf-8">'),
             Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
+            Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY.format(digest)}">'),
             element("title", title),
-            element("style", style),
+            element("style", css),
         ]
     )
-    body = element("main", *content)
+    body = join([element("main", *content), element("script", script)])
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
 
 
+def _file(name: str) -> Markup:
+    return Markup(resources.files("momentprop.checking").joinpath(name).read_text(encoding="utf-8"))
+
+
 def _sections(report: Results) -> list[Markup]:
-    sections = [_header(report), _modules(report)]
+    sections = [_header(report), _found(report), _next(report), _modules(report)]
     if any(example.units for example in report.examples):
         sections.append(_outputs(report))
     if any(example.probabilities for example in report.examples):
         sections.append(_classes(report))
-    sections.append(_cost(report))
-    return [*sections, _tables(report), _next(report), _footer(report)]
+    return [*sections, _cost(report), _tables(report), _footer(report)]
 
 
 def _header(report: Results) -> Markup:
@@ -49,7 +58,6 @@ def _header(report: Results) -> Markup:
         element("p", "momentprop check", class_="over"),
         element("h1", report.model),
         element("p", f"{report.inputs:,} inputs, {report.samples:,} Monte Carlo draws, {len(report.modules)} outputs"),
-        element("p", prose(sentences.summary(report)), class_="summary"),
         tiles(report),
     )
 
@@ -61,28 +69,54 @@ def tiles(report: Results) -> Markup:
 
 def _tiles(report: Results, name: str) -> Markup:
     found = report.at_output(name)
+    draws = [formatting.worth(count, report.samples) for count in (found.worth_mean, found.worth_std)]
+    factor, held = formatting.number(found.eps_std), formatting.percent(found.coverage.get("90"))
     told = [
-        (formatting.number(found.eps_mean), "error of the means", "in standard deviations (eps_mean); 0 is exact"),
-        (formatting.number(found.eps_std), "factor of the deviations", "eps_std; 1 is exact, below is overconfident"),
-        (formatting.number(found.rms_log_std), "relative error of one deviation", "rms_log_std; 0 is exact"),
-        (formatting.brief_worth(found.worth_mean, report.samples), "draws have the same error", "of the means"),
-        (formatting.brief_worth(found.worth_std, report.samples), "draws have the same error", "of the deviations"),
-        (formatting.number(report.cost[name].measured), "forward passes", "measured cost, in processor time"),
+        (formatting.number(found.eps_mean), "Means", f"standard deviations off, as those of {draws[0]} draws"),
+        (f"×{factor}", "Deviations", f"of the true ones, as good as those of {draws[1]} draws"),
+        (held, "Intervals", "of the draws lie in the 90 % intervals"),
+        (formatting.number(report.cost[name].measured), "Price", "passes of the plain network"),
     ]
     shown = [
-        element("div", element("b", big), element("span", what), element("small", more), class_="tile")
+        element("div", element("span", what), element("b", big), element("small", more), class_="tile")
         for big, what, more in told
-        if big != formatting.NONE
+        if not big.endswith(formatting.NONE)
     ]
-    return join([element("p", f"{name} at the output", class_="caption"), element("div", *shown, class_="tiles")])
+    meaning = f": {sentences.WORDS[name]}" if name in sentences.WORDS else ""
+    caption = element("p", element("strong", name), meaning, class_="caption")
+    return join([caption, element("div", *shown, class_="tiles")])
+
+
+def _found(report: Results) -> Markup:
+    return section(
+        "What was found", "", topics(report), table(tables.summary(report, str)), meanings(tables.legend(report))
+    )
+
+
+def topics(report: Results) -> Markup:
+    """The result in sentences, each after its topic."""
+    return _described({topic: prose(text) for topic, text in sentences.topics(report).items()}, "topics")
+
+
+def meanings(said: Mapping[str, str]) -> Markup:
+    """What the columns of a table mean."""
+    return _described({name: prose(text) for name, text in said.items()}, "meanings")
+
+
+def _described(said: Mapping[str, Markup], kind: str) -> Markup:
+    rows = [element("div", element("dt", name), element("dd", text)) for name, text in said.items()]
+    return element("dl", *rows, class_=kind)
 
 
 def _modules(report: Results) -> Markup:
     charted = [figure(charts.means(report), "Error of the means in standard deviations. Left is better.")]
     if any(accuracy.eps_std for module in report.modules.values() for accuracy in module.methods.values()):
-        text = "Standard deviation as a factor of that of the draws. 1 is exact, left of it is too small."
+        text = "The standard deviations over those of the draws. 1 is exact, left of it is too small."
         charted.append(figure(charts.deviations(report), text))
-    note = "Shaded: what a perfect method would show, because the draws are finite. Modules are in the order they run."
+    note = (
+        "Modules are in the order they run. Shaded: what an exact method would show, because the draws are finite. "
+        "Click a name to hide or show it."
+    )
     return section("Layer by layer", note, legend(report.methods), element("div", *charted, class_="pair"))
 
 
@@ -94,9 +128,16 @@ def _outputs(report: Results) -> Markup:
 
 def output_units(example: Example, methods: Sequence[str]) -> Markup:
     """The output units of an input: histograms of the draws, with the moments by each method."""
-    picture = [element("img", src=example.picture, alt=example.name)] if example.picture else []
-    title = element("h3", *picture, example.name)
-    return element("article", title, element("div", *(charts.unit(u, methods) for u in example.units), class_="units"))
+    charted = element("div", *(charts.unit(u, methods) for u in example.units), class_="units")
+    return element("article", element("h3", *pictures(example), example.name), charted)
+
+
+def pictures(example: Example) -> list[Markup]:
+    """An input as a picture, and once more with its noise."""
+    told = {"without noise": example.picture, "with one draw of its noise": example.noisy}
+    return [
+        element("img", src=source, alt=f"{example.name} {how}", title=how) for how, source in told.items() if source
+    ]
 
 
 def _classes(report: Results) -> Markup:
@@ -105,7 +146,10 @@ def _classes(report: Results) -> Markup:
         for example in report.examples
         if example.probabilities
     ]
-    note = "The probability of each class, averaged over the draws (bars) and by each method (marks)."
+    note = (
+        "The probability of each class, averaged over the draws (bars) and by each method (marks). If the outputs are "
+        "not scores of classes, say `classes=None`."
+    )
     key = legend(report.methods, drawn="Monte Carlo")
     return section("Class probabilities", note, key, element("div", *shown, class_="pair"))
 
@@ -126,13 +170,19 @@ def _cost(report: Results) -> Markup:
 
 
 def _tables(report: Results) -> Markup:
+    note = (
+        "Under the names they have in `report.to_dict()`: eps_mean is the error of the means in standard deviations, "
+        "eps_std the deviations over the true ones, rms_log_std the relative error of a single one, correlation that "
+        "of the deviations with the true ones over all units, kl_... the divergence of class probabilities, worth the "
+        "number of draws with the same error, floor what an exact method would show."
+    )
     output = element("h3", "At the output")
     parts = [output, table(tables.at_output(report, str)), element("h3", "Error of the means (eps_mean)")]
     parts.append(table(tables.means(report, str)))
     for name in report.methods:
         if tables.tells_layers(report, name):
             parts += [element("h3", f"Standard deviations by {name}"), table(tables.deviations(report, name, str))]
-    return section("All numbers", "", *parts)
+    return section("All numbers", note, *parts)
 
 
 def _next(report: Results) -> Markup:
@@ -155,7 +205,7 @@ def _footer(report: Results) -> Markup:
 
 def section(title: str, note: str, *content: Markup) -> Markup:
     """A part of a page with a heading and a note."""
-    notes = [element("p", note, class_="note")] if note else []
+    notes = [element("p", prose(note), class_="note")] if note else []
     return element("section", element("h2", title), *notes, *content)
 
 
@@ -165,8 +215,8 @@ def figure(chart: Markup, caption: str) -> Markup:
 
 
 def legend(methods: Sequence[str], drawn: str | None = None) -> Markup:
-    """Explains the mark of each method."""
-    entries = [element("span", _key(i), name) for i, name in enumerate(methods)]
+    """Explains the mark of each method; the script makes it a switch for them."""
+    entries = [element("span", _key(i), name, data_method=style(i)) for i, name in enumerate(methods)]
     if drawn is not None:
         entries.insert(0, element("span", element("i", class_="swatch"), drawn, title=SAMPLED))
     return element("p", *entries, class_="legend")
@@ -177,7 +227,7 @@ def _key(number: int) -> Markup:
 
 
 def table(content: Table) -> Markup:
-    """A table that scrolls sideways if it is too wide."""
+    """A table that scrolls sideways if it is too wide; the script sorts it."""
     head, rows = content
     top = element("tr", *(element("th", cell, scope="col") for cell in head))
     body = [

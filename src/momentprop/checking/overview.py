@@ -1,14 +1,17 @@
-"""Several reports on one page: a table that compares them, the main results of each, and links to the rest."""
+"""Several reports on one page: for each an input under noise, the figures at the output, and a link to the rest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from momentprop.checking import charts, formatting, html
-from momentprop.checking.methods import CALIBRATED, JOINT, JOINT_CALIBRATED
+from momentprop.checking import charts, html, sentences, tables
+from momentprop.checking.methods import CALIBRATED, JOINT
 from momentprop.checking.report import Report
+from momentprop.checking.results import Example, Unit
 from momentprop.checking.svg import Markup, element
-from momentprop.checking.tables import Table
+
+TRY = 'momentprop.check(model, x, input_variance=0.1).save_html("report.html")'
+"""How to get a report on a network of one's own."""
 
 
 @dataclass(frozen=True)
@@ -29,67 +32,52 @@ def save(path: Path, title: str, introduction: Sequence[str], entries: Sequence[
 
 def page(title: str, introduction: Sequence[str], entries: Sequence[Entry]) -> str:
     """The whole page."""
-    header = element(
-        "header",
-        element("p", "momentprop check", class_="over"),
+    opening = [
+        element("p", "momentprop demo", class_="over"),
         element("h1", title),
         *(element("p", html.prose(paragraph), class_="summary") for paragraph in introduction),
-        html.table(comparison(entries)),
+    ]
+    present = [name for name in sentences.WORDS if any(name in entry.report.methods for entry in entries)]
+    methods = html.meanings({name: sentences.WORDS[name] for name in present})
+    header = element("header", *opening, html.section("What is compared", "", methods))
+    first, *others = entries
+    legend = html.section(
+        "How to read the table", "Click a column to sort by it.", html.meanings(tables.legend(first.report))
     )
-    return html.document(title, header, *map(_section, entries))
-
-
-def comparison(entries: Sequence[Entry]) -> Table:
-    """The figures at the output, one row per report: AP1, the main method, and others that are present.
-
-    The means of a joint method are those of the method without correlations, and not repeated.
-    """
-    present = {name for entry in entries for name in entry.report.methods}
-    others = {name: label for name, label in _LABELS.items() if name in present}
-    alone = {name: label for name, label in others.items() if name == CALIBRATED}
-    head = ["at the output", "means off by: AP1", "AP2", *alone.values(), "floor", "deviations: AP2", *others.values()]
-    head += ["90 % intervals hold: AP2", *others.values(), "classes off by: AP1", "AP2", *others.values()]
-    head += ["worth draws: AP2", *alone.values(), "passes: AP2", *others.values()]
-    return head, [[entry.title, *_figures(entry.report, list(alone), list(others))] for entry in entries]
-
-
-_LABELS = {JOINT: "joint", CALIBRATED: "calibrated", JOINT_CALIBRATED: "calibrated, joint"}
-
-
-def _figures(report: Report, alone: Sequence[str], others: Sequence[str]) -> list[str]:
-    of_means = [report.at_output(name) for name in (report.chief, *alone)]
-    found = [report.at_output(name) for name in (report.chief, *others)]
-    divergences = report.posterior.methods if report.posterior is not None else {}
-    return [
-        *(formatting.number(each.eps_mean) for each in (report.at_output("ap1"), *of_means, report.floor_at_output)),
-        *("× " + formatting.number(each.eps_std) for each in found),
-        *(formatting.percent(each.coverage.get("90")) for each in found),
-        *(formatting.number(min(divergences[each].values(), default=None)) if each in divergences else formatting.NONE
-          for each in ("ap1", report.chief, *others)),
-        *(formatting.brief_worth(each.worth_mean, report.samples) for each in of_means),
-        *(formatting.number(report.cost[name].measured) if name in report.cost else formatting.NONE
-          for name in (report.chief, *others)),
-    ]  # fmt: skip
+    own = html.section("On your network", "", element("pre", TRY))
+    return html.document(title, header, _section(first), legend, *map(_section, others), own)
 
 
 def _section(entry: Entry) -> Markup:
     report = entry.report
-    shown = [html.output_units(example, report.methods) for example in report.examples[:1]]
-    classes = [
-        html.figure(charts.probabilities(example, report.methods), f"Class probabilities of {example.name}.")
-        for example in report.examples[:2]
-        if example.probabilities
-    ]
-    note = "Grey: histogram of the draws. A dashed line shows a mean alone, a bell a mean and a deviation."
-    return html.section(
-        entry.title,
-        entry.about,
-        element("p", html.prose(report.summary)),
-        html.tiles(report),
-        html.legend(report.methods, drawn="Monte Carlo"),
-        element("p", note, class_="note"),
-        *shown,
-        element("div", *classes, class_="pair"),
-        element("p", html.prose(f"What to do next: {' '.join(report.advice)}")),
-        element("p", element("a", "The whole report", href=entry.link), ": every layer, more inputs, all numbers."),
+    inputs = [_under_noise(example, report) for example in report.examples[:1]]
+    more = element("p", element("a", "The whole report", href=entry.link), ": every layer, more inputs, all numbers.")
+    said = element("p", html.prose(f"What to do next: {' '.join(report.advice)}"))
+    output = element("h3", f"All {report.inputs:,} inputs, against {report.samples:,} draws")
+    return html.section(entry.title, entry.about, *inputs, output, html.table(tables.summary(report, str)), said, more)
+
+
+def _under_noise(example: Example, report: Report) -> Markup:
+    """An input with its noise, what is read in it, and the histograms of its likeliest outputs, a method in each."""
+    readings = sentences.readings(report, example)
+    read = [element("li", element("span", who), " ", element("strong", what)) for who, what in readings.items()]
+    shown = element("div", *html.pictures(example), element("ul", *read), class_="read")
+    note = (
+        "Grey: the outputs of the draws. A dashed line is a single number, a curve a mean with its standard deviation. "
+        "A good curve covers the grey. Point at a picture for its numbers."
     )
+    rows = [part for unit in _likeliest(example) for part in _row(unit, report)]
+    return element("article", shown, element("p", note, class_="note"), *rows)
+
+
+def _row(unit: Unit, report: Report) -> list[Markup]:
+    """The histogram of an output under a heading, once for each method."""
+    names = dict.fromkeys(("ap1", report.chief, JOINT, CALIBRATED))
+    drawn = [charts.unit(unit, report.methods, (name,), name) for name in names if name in unit.moments]
+    return [element("h4", f'The output for "{unit.name}"'), element("div", *drawn, class_="fours")]
+
+
+def _likeliest(example: Example, count: int = 2) -> list[Unit]:
+    """The outputs with the largest means over draws."""
+    ranked = sorted(example.units, key=lambda unit: unit.loc, reverse=True)[:count]
+    return [unit for unit in example.units if unit in ranked]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from momentprop.checking import advice, html, next_step, plot, sentences, tables
 from momentprop.checking.next_step import Step
 from momentprop.checking.results import Results
-from momentprop.markdown import code, table
+from momentprop.markdown import code, paragraph, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,15 +73,18 @@ class Report(Results):
 
 
 def _text(report: Report, quote: Callable[[str], str]) -> str:
-    """The summary and all tables; `quote` escapes the user's names."""
+    """The layers, the output in a table and in words, and what to do next; `quote` escapes the user's names."""
     parts = [f"{quote(report.model)}: {report.inputs:,} inputs, {report.samples:,} draws, {report.seconds:.0f} s"]
-    parts += [sentences.summary(report, quote), "Error of the means, in average standard deviations (eps_mean):"]
-    parts.append(table(*tables.means(report, quote)))
-    for name in report.methods:
-        if tables.tells_layers(report, name):
-            parts += [f"Standard deviations by {quote(name)}:", table(*tables.deviations(report, name, quote))]
-    parts += ["At the output (worth: how many draws have the same error):", table(*tables.at_output(report, quote))]
-    parts += [*report.notes, f"What to do next: {' '.join(advice.sentences(report, quote))}"]
+    for figure, what in (
+        ("eps_mean", "Layer by layer, how far the means are off, in standard deviations:"),
+        ("eps_std", "Layer by layer, the standard deviations over the true ones (1 is exact):"),
+    ):
+        head, rows = tables.by_module(report, figure, quote)
+        parts += [what, table(head, rows)] if rows else []
+    parts += ["At the output:", table(*tables.summary(report, quote))]
+    parts.append("\n".join(paragraph(f"* {name}: {meaning}.") for name, meaning in tables.legend(report).items()))
+    parts += [paragraph(text) for text in (*sentences.topics(report, quote).values(), *report.notes)]
+    parts.append(paragraph(f"What to do next: {' '.join(advice.sentences(report, quote))}"))
     if report.next is not None:
         parts.append(f"Next, {report.next.name}:\n\n    {report.next.code.replace(chr(10), chr(10) + '    ')}")
     return "\n\n".join(parts)

@@ -81,6 +81,7 @@ class Example:
     units: list[Unit]
     probabilities: dict[str, list[float]]
     picture: str | None = None  # the input as a data URL, if it is an image
+    noisy: str | None = None  # the same with one draw of its noise, if the input is random
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import base64
 import struct
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,12 +21,14 @@ _BEST = ("kl_joint", "kl_race", "kl_fast", "kl")  # the report shows the first o
 
 def of(found: Measurement, run: Run, class_names: Sequence[str] | None) -> list[Example]:
     """All chosen inputs."""
+    noisy = _noisy(run)
     return [
         Example(
             name=f"input {shown.input}",
             units=[_unit(shown, i, class_names) for i in range(len(shown.units))],
             probabilities=_probabilities(found.probabilities, shown) if found.probabilities is not None else {},
-            picture=_picture(run, shown.input),
+            picture=_picture(run.first_tensor, shown.input),
+            noisy=_picture(noisy, shown.input),
         )
         for shown in found.shown
     ]
@@ -59,9 +62,16 @@ def _probabilities(found: Probabilities, shown: ShownUnits) -> dict[str, list[fl
     return probabilities
 
 
-def _picture(run: Run, i: int) -> str | None:
-    """The input as a small picture, if it looks like an image: one or three channels of two dimensions."""
-    x = run.first_tensor
+def _noisy(run: Run) -> Any:
+    """The inputs with one draw of their noise, or None if they are certain."""
+    value = run.settled().first_tensor
+    if not isinstance(value, Value):
+        return None
+    return value.sample(generator=torch.Generator(value.device).manual_seed(run.seed or 0))
+
+
+def _picture(x: Any, i: int) -> str | None:
+    """An input as a small picture, if it looks like an image: one or three channels of two dimensions."""
     x = x.loc if isinstance(x, Value) and hasattr(x, "loc") else x
     if not isinstance(x, Tensor) or x.ndim != 4 or x.shape[1] not in (1, 3) or not x.is_floating_point():
         return None

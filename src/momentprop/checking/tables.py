@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from momentprop.checking.formatting import NONE, number, percent, worth
+from momentprop.checking.formatting import NONE, number, percent, spread, worth
 from momentprop.checking.results import Accuracy, ModuleAccuracy, Results
 
 Table = tuple[list[str], list[list[str]]]
@@ -15,7 +15,68 @@ def tells_deviations(module: ModuleAccuracy, method: str) -> bool:
 
 def tells_layers(report: Results, method: str) -> bool:
     """Whether a method gives standard deviations elsewhere than at the final output, or there is nothing else."""
-    told = [name for name, module in report.rows.items() if tells_deviations(module, method)]
+    return _tells(report, "eps_std", method)
+
+
+def summary(report: Results, quote: Callable[[str], str]) -> Table:
+    """What matters at the output, a row for each method, and one for what an exact method would show."""
+    floor, posterior = report.floor_at_output, report.posterior
+    head = ["method", "means off", "spread", "each off", "90 %", "passes"]
+    rows = [
+        [quote(name), *_at_a_glance(report.at_output(name)), number(report.cost[name].measured)]
+        for name in report.methods
+    ]
+    noise = [NONE if floor.eps_std is None else f"×÷{number(floor.eps_std, 3)}", spread(floor.rms_log_std)]
+    held = f"±{percent(floor.coverage['90'])}" if floor.coverage else NONE
+    rows.append([NOISE, number(floor.eps_mean), *noise, held, NONE])
+    if posterior is not None:
+        head.insert(-1, "classes")
+        off = [min(posterior.methods.get(name, {}).values(), default=None) for name in report.methods]
+        for row, divergence in zip(rows, [*off, posterior.floor], strict=True):
+            row.insert(-1, number(divergence))
+    return head, rows
+
+
+NOISE = "noise of draws"
+"""The row of what an exact method would show, because the draws are finite."""
+
+
+def _at_a_glance(found: Accuracy) -> list[str]:
+    factor = NONE if found.eps_std is None else f"×{number(found.eps_std)}"
+    return [number(found.eps_mean), factor, spread(found.rms_log_std), percent(found.coverage.get("90"))]
+
+
+def legend(report: Results) -> dict[str, str]:
+    """What the columns of the summary mean, and its last row."""
+    said = {
+        "means off": "how far the means are off, in standard deviations; 0 is exact",
+        "spread": "the standard deviations over the true ones; ×1 is exact, less is overconfident",
+        "each off": "how far a single standard deviation is off",
+        "90 %": "how many draws lie inside the 90 % intervals",
+        "classes": "how far the class probabilities are off (a divergence, in nats); 0 is exact",
+        "passes": "the price, in passes of the plain network; in a small one it is mostly that of Python",
+        NOISE: f"what an exact method would show, because {report.samples:,} draws have errors of their own",
+    }
+    shown = [*summary(report, str)[0], NOISE]
+    return {name: meaning for name, meaning in said.items() if name in shown}
+
+
+def by_module(report: Results, figure: str, quote: Callable[[str], str]) -> Table:
+    """A figure at every module, by the methods that tell it elsewhere than at the output."""
+    told = [name for name in report.methods if _tells(report, figure, name)]
+    head = ["module", "type", *map(quote, told), NOISE]
+    rows = []
+    for path, module in report.rows.items():
+        found = [getattr(module.methods.get(name), figure, None) for name in told]
+        if any(x is not None for x in found):
+            noise = _factor(module.floor) if figure == "eps_std" else number(getattr(module.floor, figure))
+            rows.append([quote(path), quote(module.type), *map(number, found), noise])
+    return head, rows
+
+
+def _tells(report: Results, figure: str, name: str) -> bool:
+    """Whether a method has a figure elsewhere than at the final output, or there is nothing else."""
+    told = [path for path, module in report.rows.items() if getattr(module.methods.get(name), figure, None) is not None]
     return bool(told) and (told != [report.output] or len(report.rows) == 1)
 
 

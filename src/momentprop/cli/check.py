@@ -28,6 +28,7 @@ def check(
     data: Annotated[Path, typer.Option(metavar="FILE", help="The inputs: a .npy file, or a tensor in a .pt file.")],
     weights: Annotated[Path | None, typer.Option(metavar="FILE", help="The weights: .safetensors or .pt.")] = None,
     variance: Annotated[float | None, typer.Option(min=0.0, help="The variance of every input.")] = None,
+    std: Annotated[float | None, typer.Option(min=0.0, help="Instead of it the standard deviation.")] = None,
     dropout: Annotated[bool, typer.Option("--dropout", help="Apply the dropout of the network.")] = False,
     methods: Annotated[
         str | None,
@@ -71,7 +72,7 @@ def check(
     options: dict[str, Any] = {"samples": samples, "seed": seed, "class_names": names}
     options["methods"] = _methods(methods, covariance, probes)
     options["calibration"] = None if calibration is None else momentprop.Calibration.load(calibration)
-    noise: dict[str, Any] = {"input_variance": variance, "dropout": dropout}
+    noise: dict[str, Any] = {"input_variance": variance, "input_std": std, "dropout": dropout}
     notes = []
     try:
         if calibrate:

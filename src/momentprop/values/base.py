@@ -158,7 +158,12 @@ class Value(Operand):
     def _is_large(self) -> bool:
         """Whether the value is printed in short: its shape, and the first elements and the range of its components."""
         first = self._first
-        return first.numel() > shown.LARGE and type(first) in _PRINTED and may_look_at(first, True)
+        return self._printed > shown.LARGE and type(first) in _PRINTED and may_look_at(first, True)
+
+    @property
+    def _printed(self) -> int:
+        """How many elements decide whether the value is printed in short."""
+        return self._first.numel()
 
     def to_dataframe(self, names: Sequence[str] | None = None) -> Any:
         """Return a pandas data frame with a row for each element; needs pandas.

@@ -325,6 +325,11 @@ class Joint(Uncertain):
         self._matrix = None  # type: ignore[misc]
         super().replace(parts, origin)
 
+    @property
+    def _printed(self) -> int:
+        """The elements of all components: factors soon are too many to read."""
+        return self.loc.numel() + (0 if self.is_lazy else self.own.numel() + self.factors.numel())
+
     def __repr__(self) -> str:
         if self._is_large:
             lazy, parts = self.is_lazy, {"loc": self.loc}

@@ -17,7 +17,7 @@ from momentprop_experiments.reproduction.calibration import (
 )
 from momentprop_experiments.reproduction.correlation import correlation
 from momentprop_experiments.reproduction.dataset_statistics import dataset_statistics
-from momentprop_experiments.reproduction.dropout import dropout
+from momentprop_experiments.reproduction.dropout import dropout, dropout_cause
 from momentprop_experiments.reproduction.gates import and_gate, or_gate
 from momentprop_experiments.reproduction.generative import decoder
 from momentprop_experiments.reproduction.gradients import gradient_depth
@@ -83,6 +83,7 @@ _ALL: tuple[Experiment, ...] = (
     correlation,
     noisy_inputs,
     dropout,
+    dropout_cause,
     stability,
     stability_deep,
     regression,
@@ -103,6 +104,7 @@ NEED_DATA = (
     correlation.NAME,
     noisy_inputs.NAME,
     dropout.NAME,
+    dropout_cause.NAME,
     stability.NAME,
     stability_deep.NAME,
     regression.NAME,

@@ -32,6 +32,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "analytic": {"method": "ap2", "init": "bn"},
     "analytic-norm": {"method": "ap2", "init": "analytic", "norm": "analytic"},
     "analytic-expected": {"method": "ap2", "init": "bn", "loss": "expected"},
+    "analytic-fitted": {"method": "ap2", "init": "bn", "family": "fitted"},
+    "analytic-calibrated": {"method": "ap2", "init": "bn", "calibrate_every": 1},
 }
 """The ways to train by name, with their settings apart from the probability of dropout, which is 0 for `plain`."""
 

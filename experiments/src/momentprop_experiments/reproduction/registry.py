@@ -29,7 +29,7 @@ from momentprop_experiments.reproduction.normalization import normalization_runs
 from momentprop_experiments.reproduction.outcome import Outcome
 from momentprop_experiments.reproduction.regression import regression
 from momentprop_experiments.reproduction.running_times import running_times
-from momentprop_experiments.reproduction.stability import stability, stability_deep
+from momentprop_experiments.reproduction.stability import attack_strength, stability, stability_deep
 
 
 class Experiment(Protocol):
@@ -86,6 +86,7 @@ _ALL: tuple[Experiment, ...] = (
     dropout_cause,
     stability,
     stability_deep,
+    attack_strength,
     regression,
 )
 
@@ -107,6 +108,7 @@ NEED_DATA = (
     dropout_cause.NAME,
     stability.NAME,
     stability_deep.NAME,
+    attack_strength.NAME,
     regression.NAME,
 )
 """The experiments that need a downloaded data set; `momentprop paper all` leaves them out."""

@@ -60,7 +60,7 @@ class Subject:
 
     def runs(self, device: str) -> dict[str, tuple[str, Config]]:
         """Return the way and the configuration of every run, by the name of its file."""
-        found = {}
+        found: dict[str, tuple[str, Config]] = {}
         for p, seeds in self.seeds.items():
             for seed in range(seeds):
                 for way, settings in WAYS.items():

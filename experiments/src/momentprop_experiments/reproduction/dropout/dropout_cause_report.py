@@ -25,8 +25,8 @@ _NOTES = (
     "training images; the correlation is the root mean square of that between two units of a layer, of draws. "
     "'Believed' is the training loss of the last epoch as the training itself has it; the losses by draws are of the "
     "first training images: -log of the mean of the class probabilities, and the mean of -log. Validation is by the "
-    "way's own method, which is AP1 for plain training and for sampled dropout, and AP2 for the others. Times are of the "
-    "training steps alone, and on a CPU those of the process."
+    "way's own method, which is AP1 for plain training and for sampled dropout, and AP2 for the others. Times are of "
+    "the training steps alone, and on a CPU those of the process."
 )
 _LOSS, _MEAN_LOSS = "loss by draws", "mean loss of draws"
 _PAIRS = (
@@ -215,7 +215,7 @@ def _at_time(run: Run, seconds: float) -> float | None:
     done = sum(x <= seconds for x in run["seconds"])
     if done == 0:
         return None
-    return running(run["accuracy"])[done - 1]
+    return float(running(run["accuracy"])[done - 1])
 
 
 def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:

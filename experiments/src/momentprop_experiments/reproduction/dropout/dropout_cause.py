@@ -32,6 +32,7 @@ from momentprop_experiments.reproduction.dropout import dropout
 from momentprop_experiments.reproduction.dropout.dropout_cause_report import markdown, plot
 from momentprop_experiments.reproduction.dropout.dropout_look import Images, Look
 from momentprop_experiments.reproduction.outcome import Outcome, rounded
+from momentprop_experiments.reproduction.stored import same_command, stored_runs
 from momentprop_experiments.runs.config import Config
 from momentprop_experiments.runs.training_run import build, load_data, split
 
@@ -55,7 +56,7 @@ class Subject:
     looks: tuple[int, ...]  # epochs, the last of which ends the training
     seeds: Mapping[float, int]  # the number of seeds for each probability of dropout
     joint: int = 0  # epochs of the trial with the joint covariance, with the largest probability
-    look: Look = field(default_factory=lambda: Look(images=16, losses=512, units=64, draws=200, predicting=30))
+    look: Look = field(default_factory=lambda: Look(images=16, losses=512, units=64, draws=200, predicting=20))
     validation: int = 2000  # images
 
     def runs(self, device: str) -> dict[str, tuple[str, Config]]:
@@ -73,11 +74,11 @@ class Subject:
                         found[f"plain-{seed}"] = way, Config(**given)
                     else:
                         found[f"{way}-{p}-{seed}"] = way, Config(**given, dropout=p)
-        return found
+        return dict(sorted(found.items(), key=lambda run: run[1][0] == JOINT))  # which takes longest
 
 
-_MLP = {"network": "deep-mlp", "data": "fashion-mnist", "train_images": 2000, "batch_size": 50, "validation": 1 / 30}
-FULL = {"deep-mlp": Subject({**_MLP, "epochs": 60}, (1, 2, 5, 10, 20, 40, 60), {0.3: 3, 0.2: 3}, joint=20)}
+_MLP = {"network": "deep-mlp", "data": "fashion-mnist", "train_images": 1000, "batch_size": 50, "validation": 1 / 30}
+FULL = {"deep-mlp": Subject({**_MLP, "epochs": 40}, (1, 5, 10, 20, 40), {0.3: 3, 0.2: 3}, joint=10)}
 ON_GPU = {
     "cifar": Subject(
         {"network": "cifar", "data": "cifar10", "epochs": 60, "checkpoint_every": 0, "compile": True, "graph": True},
@@ -105,17 +106,33 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     data: dict[str, Any] = {"networks": {}}
     for name, subject in subjects.items():
         wanted = subject.runs(options.device)
-        found = {}
+        stored = stored_runs(out, NAME, options).get(name, {})
+        found: dict[str, Any] = {}
         for run_name, (way, config) in wanted.items():
+            if same_command(stored.get(run_name), config):
+                found[run_name] = stored[run_name]
+                continue
             file = options.runs_of(NAME) / f"{name}-{run_name}.json"
             if not _is_done(file, config, subject) and (end is None or time.monotonic() < end):
                 print(f"{name}, {run_name} ({len(found) + 1} of {len(wanted)} runs)", file=sys.stderr, flush=True)
                 write_file(file, json.dumps(_trained(way, config, subject, options.root)).encode())
             if _is_done(file, config, subject):
-                found[run_name] = json.loads(file.read_text())["run"]
+                found[run_name] = compact(json.loads(file.read_text())["run"])
         about = {"settings": dict(subject.settings), "looks": subject.looks, "look": asdict(subject.look)}
         data["networks"][name] = {**about, "wanted": len(wanted), "runs": found}
     return Outcome(data, markdown(TITLE, data), plot(out, NAME, data))
+
+
+def compact(run: dict[str, Any]) -> dict[str, Any]:
+    """Return a run whose figures are lists over the looks, which take less room in a file."""
+    looks = list(run["looks"].values())
+    layers = [list(look["layers"].values()) for look in looks]
+    columns: dict[str, Any] = {"epochs": [int(epoch) for epoch in run["looks"]]}
+    for key in ("ratio", "correlation"):
+        columns[key] = [[layer[key] for layer in each if layer[key] is not None] for each in layers]
+    for part in ("training", "validation"):
+        columns[part] = {name: [look[part][name] for look in looks] for name in (looks[0][part] if looks else ())}
+    return {**run, "looks": columns}
 
 
 def _is_done(file: Path, config: Config, subject: Subject) -> bool:

@@ -93,23 +93,24 @@ def _believed(runs: Sequence[Run]) -> str:
             "mean loss of draws", "validation accuracy", "NLL", "NLL by draws", "ms a step")  # fmt: skip
     rows = []
     for way, p, group in _groups(runs):
-        steps = _mean(group, lambda run: 1e3 * run["seconds"][-1] / len(run["seconds"]) / run["steps"])
-        looks = [_last(run) for run in group]
-        if any(look is None for look in looks):
-            accuracy, loss = (_mean(group, lambda run, key=key: run[key][-1]) for key in ("accuracy", "loss"))  # type: ignore[misc]
-            cells = [NONE, NONE, number(_mean(group, lambda run: run["train_loss"][-1]), 3), NONE, NONE,
-                     f"{accuracy:.1%}", number(loss, 3), NONE]  # fmt: skip
+        believed, own = number(_mean(group, lambda run: run["train_loss"][-1]), 3), _own(way)
+        if p == 0:
+            right = _mean(group, lambda run: run["accuracy"][-1])
+            loss = number(_mean(group, lambda run: run["loss"][-1]), 3)
+            cells = [NONE, NONE, believed, NONE, NONE, f"{right:.1%}", loss, loss]
         else:
-            own = _own(way)
+            layers = [_mean(group, lambda run, i=i: run["looks"]["ratio"][-1][i])  # type: ignore[misc]
+                      for i in range(len(group[0]["looks"]["ratio"][-1]))]  # fmt: skip
+            right = _mean(group, lambda run, own=own: run["looks"]["validation"][f"accuracy by {own}"][-1])  # type: ignore[misc]
             cells = [
-                ", ".join(number(x, 2) for x in _ratios(looks)),  # type: ignore[arg-type]
-                number(statistics.fmean(_of_logits(look, "correlation") for look in looks), 2),
-                number(_mean(group, lambda run: run["train_loss"][-1]), 3),
-                *(number(statistics.fmean(look["training"][key] for look in looks), 3) for key in (_LOSS, _MEAN_LOSS)),  # type: ignore[index]
-                f"{statistics.fmean(look['validation'][f'accuracy by {own}'] for look in looks):.1%}",  # type: ignore[index]
-                number(statistics.fmean(look["validation"][f"loss by {own}"] for look in looks), 3),  # type: ignore[index]
-                number(statistics.fmean(look["validation"][_LOSS] for look in looks), 3),  # type: ignore[index]
+                ", ".join(number(x, 2) for x in layers),
+                number(_mean(group, lambda run: run["looks"]["correlation"][-1][-1]), 2),
+                believed,
+                *(_at_the_end(group, "training", key) for key in (_LOSS, _MEAN_LOSS)),
+                f"{right:.1%}",
+                *(_at_the_end(group, "validation", key) for key in (f"loss by {own}", _LOSS)),
             ]
+        steps = _mean(group, lambda run: 1e3 * run["seconds"][-1] / len(run["seconds"]) / run["steps"])
         rows.append([_title(way, group), NONE if p == 0 else f"{p:g}", str(len(group)), *cells, number(steps, 2)])
     return table(head, rows)
 
@@ -122,23 +123,12 @@ def _mean(group: Sequence[Run], figure: Callable[[Run], float]) -> float:
     return statistics.fmean(figure(run) for run in group)
 
 
-def _last(run: Run) -> dict[str, Any] | None:
-    return run["looks"][max(run["looks"], key=int)] if run["looks"] else None
+def _at_the_end(group: Sequence[Run], part: str, key: str) -> str:
+    return number(_mean(group, lambda run: run["looks"][part][key][-1]), 3)
 
 
 def _own(way: str) -> str:
     return "AP1" if way in ("plain", "sampled") else "AP2"
-
-
-def _ratios(looks: Sequence[dict[str, Any]]) -> list[float]:
-    """Return the mean ratio of every layer in which something is random."""
-    layers = [name for name, layer in looks[0]["layers"].items() if layer["ratio"] is not None]
-    return [statistics.fmean(look["layers"][name]["ratio"] for look in looks) for name in layers]
-
-
-def _of_logits(look: Any, key: str) -> float:
-    found: float = list(look["layers"].values())[-1][key]
-    return found
 
 
 def _course(runs: Sequence[Run], looks: Sequence[int]) -> str:
@@ -151,8 +141,15 @@ def _course(runs: Sequence[Run], looks: Sequence[int]) -> str:
 
 
 def _ratio_at(group: Sequence[Run], epoch: int) -> str:
-    found = [_of_logits(run["looks"][str(epoch)], "ratio") for run in group if str(epoch) in run["looks"]]
-    return number(statistics.fmean(found), 2) if found else NONE
+    if any(epoch not in run["looks"]["epochs"] for run in group):
+        return NONE
+    return number(_mean(group, lambda run: _of_logits(run, epoch)), 2)
+
+
+def _of_logits(run: Run, epoch: int) -> float:
+    """Return the ratio of deviations of the logits after an epoch."""
+    looks = run["looks"]
+    return float(looks["ratio"][looks["epochs"].index(epoch)][-1])
 
 
 def _verdicts(runs: Sequence[Run]) -> Iterator[list[str]]:
@@ -176,12 +173,10 @@ def _verdicts(runs: Sequence[Run]) -> Iterator[list[str]]:
 def _figure(run: Run, epoch: int, key: str) -> float:
     """Return the validation accuracy by the way's own method, or the validation loss by draws, after an epoch."""
     if run["way"] == "plain":
-        plain: float = run[key][epoch - 1]
-        return plain
-    found: float = run["looks"][str(epoch)]["validation"][
-        f"accuracy by {_own(run['way'])}" if key == "accuracy" else _LOSS
-    ]
-    return found
+        return float(run[key][epoch - 1])
+    looks = run["looks"]
+    column = f"accuracy by {_own(run['way'])}" if key == "accuracy" else _LOSS
+    return float(looks["validation"][column][looks["epochs"].index(epoch)])
 
 
 def _over_time(runs: Sequence[Run]) -> str:
@@ -249,9 +244,10 @@ def _draw_way(ratio: "Axes", losses: "Axes", accuracy: "Axes", way: str, group: 
     times = [_mean(group, lambda run, k=k: run["seconds"][k]) for k in range(epochs)]  # type: ignore[misc]
     course = [100 * statistics.fmean(each) for each in zip(*(running(run["accuracy"]) for run in group), strict=True)]
     accuracy.plot(times, course, label=WAYS[way], **style)
-    looks = [epoch for epoch in map(int, group[0]["looks"]) if all(str(epoch) in run["looks"] for run in group)]
+    looks = group[0]["looks"]["epochs"]
     if looks:
-        of_logits = [_mean(group, lambda run, k=k: _of_logits(run["looks"][str(k)], "ratio")) for k in looks]  # type: ignore[misc]
-        ratio.plot(looks, of_logits, marker=".", **style)
-        drawn = [_mean(group, lambda run, k=k: run["looks"][str(k)]["training"][_LOSS]) for k in looks]  # type: ignore[misc]
+        ratios = [_mean(group, lambda run, k=k: _of_logits(run, k)) for k in looks]  # type: ignore[misc]
+        ratio.plot(looks, ratios, marker=".", **style)
+        drawn = [statistics.fmean(each)
+                 for each in zip(*(run["looks"]["training"][_LOSS] for run in group), strict=True)]  # fmt: skip
         losses.plot(looks, drawn, marker="o", markersize=4, color=style["color"], linewidth=0.6)

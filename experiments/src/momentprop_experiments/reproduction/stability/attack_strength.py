@@ -3,7 +3,7 @@
 A defence that only hides its gradients looks stable under the attacks of `stability`. It would betray itself (Athalye
 and others 2018): single steps would be as strong as many, random changes as strong as gradients, attacks made on
 another network stronger than its own, and a large change would still leave it right. The networks are those of
-`stability`, and LeNets of `stability-deep`, which without a GPU are trained for two epochs.
+`stability`, and LeNets of `stability-deep`, which without a GPU are trained for two epochs of 10,000 images.
 """
 
 import dataclasses
@@ -77,8 +77,9 @@ class Subject:
     strength: Strength
 
 
-_MLP_STRENGTH = Strength(500, 20, 5, (0.1, 0.2), 1.0, 1.0)
-_LENET_STRENGTH = Strength(100, 20, 3, (0.2, 0.3), 1.5, 1.0)
+_SHORT = {"epochs": 2, "train_images": 10_000}
+_MLP_STRENGTH = Strength(300, 20, 3, (0.1, 0.2), 1.0, 1.0)
+_LENET_STRENGTH = Strength(100, 20, 3, (0.1, 0.2), 1.5, 1.0)
 
 
 def subjects(options: Options) -> dict[str, Subject]:
@@ -89,10 +90,15 @@ def subjects(options: Options) -> dict[str, Subject]:
         return {"mlp": Subject(_trials(effort, stability.NETWORKS, _MLP, ""), stability.NAME, strength)}
     on_cpu = as_device(options.device).type == "cpu"
     mlp = dataclasses.replace(stability.FULL, seeds=3 if on_cpu else 5)
-    lenet = dataclasses.replace(stability_deep.LENET, epochs=2) if on_cpu else stability_deep.LENET
-    kinds = {name: {**settings, "init": "bn", "graph": True} for name, settings in stability_deep.KINDS.items()}
+    lenet, short = stability_deep.LENET, {"train_images": _SHORT["train_images"]} if on_cpu else {}
+    if on_cpu:
+        lenet = dataclasses.replace(lenet, epochs=_SHORT["epochs"])
+    kinds = {
+        name: {**settings, "init": "bn", "graph": True, **short} for name, settings in stability_deep.KINDS.items()
+    }
     strengths = [
-        each if on_cpu else dataclasses.replace(each, images=1000) for each in (_MLP_STRENGTH, _LENET_STRENGTH)
+        each if on_cpu else dataclasses.replace(each, images=1000, restarts=10)
+        for each in (_MLP_STRENGTH, _LENET_STRENGTH)
     ]
     prefix = "lenet-short-" if on_cpu else "lenet-"
     return {

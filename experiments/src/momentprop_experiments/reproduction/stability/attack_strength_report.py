@@ -40,8 +40,10 @@ _CLAIMS = (
     ("Bernoulli units by AP2, normalized – standard", "bernoulli-norm, AP2", _STANDARD),
 )
 
-_LOSSES = (("batch normalization has the lower training loss than standard", "standard", "batch-norm"),
-           ("the standard network has the lower one than Bernoulli units by AP2", "bernoulli-ap2", "standard"))  # fmt: skip
+_LOSSES = (
+    ("batch normalization has the lower training loss than standard", "standard", "batch-norm"),
+    ("the standard network has the lower one than Bernoulli units by AP2", "bernoulli-ap2", "standard"),
+)
 
 
 def markdown(title: str, data: dict[str, Any]) -> str:
@@ -73,8 +75,7 @@ def _section(found: dict[str, Any]) -> Iterator[str]:
             (f"level {level:g}", "clean", *_ATTACKS, f"descent to {found['large']:g}"),
             [[curve_title(name), *_accuracies(runs, i)] for name, runs in found["found"].items()],
         )
-    signs = [[curve_title(name), *(_gap(runs, weaker, stronger, found["images"]) for _, weaker, stronger in _SIGNS), _losses(runs)]
-             for name, runs in found["found"].items()]  # fmt: skip
+    signs = [[curve_title(name), *_gaps(runs, found["images"]), _losses(runs)] for name, runs in found["found"].items()]
     yield "What holds where gradients are not masked: by how many points the second attack is stronger, over levels."
     yield table(("", *(words for words, _, _ in _SIGNS), "loss by gradient / random signs"), signs)
     claims = [(words, a, b) for words, a, b in _CLAIMS if a in found["found"] and b in found["found"]]
@@ -82,8 +83,10 @@ def _section(found: dict[str, Any]) -> Iterator[str]:
         f"By how much the first is more accurate, in points, over levels. "
         f"{by_chance(3 * len(claims) + len(_SIGNS) * len(signs))}"
     )
-    yield table((f"noise of deviation {found['noise']:g}, and attacks", "noise", "gradient sign", "the strongest"),
-                [[words, *_verdicts(found["found"][a], found["found"][b], found["images"])] for words, a, b in claims])  # fmt: skip
+    rows = [[words, *_verdicts(found["found"][a], found["found"][b], found["images"])] for words, a, b in claims]
+    yield table(
+        (f"noise of deviation {found['noise']:g}, and attacks", "noise", "gradient sign", "the strongest"), rows
+    )
     yield _training(found["training_loss"])
 
 
@@ -100,9 +103,10 @@ def _over_levels(run: dict[str, Any], attack: str, key: str = "accuracy") -> flo
     return statistics.fmean(level[key] for level in run["attacks"][attack])
 
 
-def _gap(runs: list[dict[str, Any]], weaker: str, stronger: str, images: int) -> str:
-    gap = _counted([_over_levels(run, weaker) - _over_levels(run, stronger) for run in runs], images)
-    return f"{gap.verdict}: {gap.points}"
+def _gaps(runs: list[dict[str, Any]], images: int) -> Iterator[str]:
+    for _, weaker, stronger in _SIGNS:
+        gap = _counted([_over_levels(run, weaker) - _over_levels(run, stronger) for run in runs], images)
+        yield f"{gap.verdict}: {gap.points}"
 
 
 def _counted(gaps: Sequence[float], images: int) -> BySeed:

@@ -96,10 +96,8 @@ def subjects(options: Options) -> dict[str, Subject]:
     kinds = {
         name: {**settings, "init": "bn", "graph": True, **short} for name, settings in stability_deep.KINDS.items()
     }
-    strengths = [
-        each if on_cpu else dataclasses.replace(each, images=1000, restarts=10)
-        for each in (_MLP_STRENGTH, _LENET_STRENGTH)
-    ]
+    more = {} if on_cpu else {"images": 1000, "restarts": 10}
+    strengths = [dataclasses.replace(each, **more) for each in (_MLP_STRENGTH, _LENET_STRENGTH)]
     prefix = "lenet-short-" if on_cpu else "lenet-"
     return {
         "mlp": Subject(_trials(mlp, stability.NETWORKS, _MLP, ""), stability.NAME, strengths[0]),

@@ -33,21 +33,21 @@ _UNITS_DRAWN = "bernoulli-drawn, sampling"
 _NOISE_EXPECTED, _UNITS_EXPECTED = "noise-expected, AP2", "bernoulli-expected, AP2"
 
 _SCALES = (
-    ("trained by AP2 for noisy inputs, it is more stable than standard", _NOISE, _STANDARD),
-    ("with Bernoulli units trained by AP2, it is more stable than standard", _UNITS, _STANDARD),
+    ("input noise by AP2 – standard", _NOISE, _STANDARD),
+    ("Bernoulli by AP2 – standard", _UNITS, _STANDARD),
 )
 _CALIBRATION = (
-    ("calibration in the training makes AP2 for noisy inputs more stable", _NOISE_CALIBRATED, _NOISE),
-    ("calibration in the training makes Bernoulli units more stable", _UNITS_CALIBRATED, _UNITS),
+    ("input noise by AP2: calibrated – not", _NOISE_CALIBRATED, _NOISE),
+    ("Bernoulli by AP2: calibrated – not", _UNITS_CALIBRATED, _UNITS),
 )
 _EXPECTED = (
-    ("the mean of the loss makes AP2 for noisy inputs more stable", _NOISE_EXPECTED, _NOISE),
-    ("the mean of the loss makes Bernoulli units by AP2 more stable", _UNITS_EXPECTED, _UNITS),
+    ("input noise by AP2: mean loss – not", _NOISE_EXPECTED, _NOISE),
+    ("Bernoulli by AP2: mean loss – not", _UNITS_EXPECTED, _UNITS),
 )
 _OTHERS = (
-    ("AP2 for noisy inputs is more stable than drawn noise in the training", _NOISE, _DRAWN),
-    ("Bernoulli units trained by AP2 are more stable than trained by sampling", _UNITS, _UNITS_DRAWN),
-    ("batch normalization makes the standard network less stable", _STANDARD, _NORMALIZED),
+    ("input noise: by AP2 – drawn", _NOISE, _DRAWN),
+    ("Bernoulli: by AP2 – drawn", _UNITS, _UNITS_DRAWN),
+    ("standard – batch normalization", _STANDARD, _NORMALIZED),
 )
 
 _ALL = (*_SCALES, *_CALIBRATION, *_EXPECTED, *_OTHERS)

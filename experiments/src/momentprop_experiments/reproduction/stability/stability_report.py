@@ -1,5 +1,6 @@
 """The report and figure on the stability of networks; the sentences follow from the numbers."""
 
+import re
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -51,13 +52,13 @@ _STANDARD, _NORMALIZED, _DRAWN = "standard, AP1", "batch-norm, AP1", "noise-draw
 _OURS, _EXPECTED = "bernoulli-ap2, AP2", "bernoulli-expected, AP2"
 
 _CLAIMS = (
-    ("Bernoulli units by AP2 are more stable than the standard network", _OURS, _STANDARD),
-    ("batch normalization makes the standard network less stable", _STANDARD, _NORMALIZED),
-    ("(ours) Bernoulli units by AP2 are more stable than a standard network that saw drawn noise", _OURS, _DRAWN),
-    ("(ours) with the same weights, AP2 is more stable than AP1", _OURS, "bernoulli-ap2, AP1"),
-    ("(ours) training by AP2 is better than by sampling, both by AP2", _OURS, "bernoulli-drawn, AP2"),
-    ("(ours) AP2 is more stable if it minimizes the mean of the loss", _EXPECTED, _OURS),
-    ("(ours) and then more than training by sampling, both by AP2", _EXPECTED, "bernoulli-drawn, AP2"),
+    ("Bernoulli by AP2 – standard", _OURS, _STANDARD),
+    ("standard – batch normalization", _STANDARD, _NORMALIZED),
+    ("(ours) Bernoulli by AP2 – standard with drawn noise", _OURS, _DRAWN),
+    ("(ours) Bernoulli by AP2: tried by AP2 – by AP1", _OURS, "bernoulli-ap2, AP1"),
+    ("(ours) Bernoulli by AP2 – drawn, both tried by AP2", _OURS, "bernoulli-drawn, AP2"),
+    ("(ours) Bernoulli by AP2: mean of the loss – loss of the mean", _EXPECTED, _OURS),
+    ("(ours) Bernoulli by AP2, mean loss – drawn, both tried by AP2", _EXPECTED, "bernoulli-drawn, AP2"),
 )
 
 
@@ -78,9 +79,26 @@ def tables(data: dict[str, Any], odds_of: Collection[str] | None = None) -> list
 
 
 def commands(data: dict[str, Any]) -> str:
-    """Return the table of the commands."""
-    rows = [[NETWORKS[network], f"`{command}`"] for network, command in data["commands"].items()]
-    return f"**Commands** (with `--seed 0`; the others differ by it)\n\n{table(('network', 'command'), rows)}"
+    """Return the table of the commands: what is the same for all stands above it."""
+    words = {network: _options(command) for network, command in data["commands"].items()}
+    same = [word for word in next(iter(words.values())) if all(word in each for each in words.values())]
+    rows = [
+        [NETWORKS[network], f"`{' '.join(word for word in each if word not in same)}`"]
+        for network, each in words.items()
+    ]
+    return (
+        f"**Commands**: `{' '.join(same)}`, with these options, and `--seed 1` and so on for the other seeds\n\n"
+        f"{table(('network', 'options'), rows)}"
+    )
+
+
+def _options(command: str) -> list[str]:
+    """Split a command into its beginning and its options with their values.
+
+    >>> _options("momentprop train mlp --data mnist --graph")
+    ['momentprop train mlp', '--data mnist', '--graph']
+    """
+    return re.split(r" (?=--)", command)
 
 
 def _setting(data: dict[str, Any]) -> str:
@@ -120,15 +138,17 @@ def on_draws(data: dict[str, Any]) -> str:
 
 
 Claim = tuple[str, str, str]
-"""The words of a claim, and its better and its worse curve."""
+"""The words of a claim, the first curve, which is to be better, and the second."""
 
 
 def claims(data: dict[str, Any], which: Sequence[Claim]) -> list[str]:
     """Return the tables of claims: by accuracy, and by the odds of the errors."""
-    head = ("by noise", "by gradient sign", "by descent", "seeds")
+    head = ("noise", "gradient sign", "descent")
+    seeds = f"{data['seeds']} seed{'s' * (data['seeds'] > 1)}"
+    odds = (f"errs at lower odds, {seeds}", *head)
     return [
-        _judged(data, which, ("more accurate", *head), difference, BySeed.points.fget),  # type: ignore[attr-defined]
-        _judged(data, which, ("errs with lower odds", *head), odds_difference, lambda gap: gap.text(digits=2)),
+        _judged(data, which, (f"more accurate, {seeds}", *head), difference, lambda gap: gap.points),
+        _judged(data, which, odds, odds_difference, lambda gap: gap.text(digits=2)),
     ]
 
 
@@ -143,7 +163,7 @@ def _judged(
     for words, better, worse in which:
         gaps = [gap_of(data, change, better, worse) for change in CHANGES]
         told = [NONE if gap is None else f"{gap.verdict}: {text(gap)}" for gap in gaps]
-        rows.append([words, *told, str(data["seeds"])])
+        rows.append([words, *told])
     return table(head, rows)
 
 
@@ -153,10 +173,10 @@ def verdicts(which: Sequence[Claim]) -> int:
 
 
 ON_CLAIMS = (
-    "The first table has the difference in accuracy, averaged over the levels above zero, in points. The second has by "
-    "how much lower the logarithm (to base 10) of the odds of the errors is, averaged over those levels at which every "
-    "seed errs. Each seed has the same noise and the same order of training images in both; the choice of the test "
-    f"images is not in the interval. {ON_INTERVALS}"
+    "The first table of verdicts has how much more accurate the first of the two is, in points, over the levels above "
+    "zero; the other by how much lower the logarithm (to base 10) of the odds of its errors is, over those at which "
+    "every seed errs. Each seed has the same noise and the same order of training images in both; the choice of the "
+    f"test images is not in the interval. {ON_INTERVALS}"
 )
 
 
@@ -176,7 +196,7 @@ def odds_difference(data: dict[str, Any], change: str, better: str, worse: str) 
 def _above_zero(data: dict[str, Any], change: str, name: str, key: str) -> list[list[Any]]:
     """Return a figure of every seed at the levels above zero."""
     each = data["curves"][name][change][key]["each"]
-    return [each[i] for i, level in enumerate(data[LEVELS[change]]) if level > 0]
+    return [each[i][: data["seeds"]] for i, level in enumerate(data[LEVELS[change]]) if level > 0]
 
 
 def _averaged(levels: Sequence[Sequence[float]]) -> BySeed:

@@ -111,26 +111,33 @@ def _answer(words: str, found: dict[str, Any], which: Any) -> str:
 
 
 def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:
-    """Draw accuracy against the level, a row of panels for each network, one for noise and one for each attack."""
-    return draw(out, name, (10.2, 2.9 * len(data["networks"]) + 1.4), lambda figure: _plot(figure, data["networks"]))
+    """Draw accuracy against the level: two rows of panels for each network, a panel for noise and for each attack."""
+    return draw(out, name, (10.2, 4.6 * len(data["networks"]) + 1.2), lambda figure: _plot(figure, data["networks"]))
+
+
+_ROWS = {
+    "noise on the input": (_STANDARD, _NORMALIZED, _DRAWN, _NOISE, _NOISE_EXPECTED, _NOISE_CALIBRATED),
+    "Bernoulli units": (_STANDARD, _UNITS_DRAWN, _UNITS, _UNITS_EXPECTED, _UNITS_CALIBRATED),
+}
+"""The curves in each row of the figure: every network under the method that trained it."""
+
+_SHOWN = {name for row in _ROWS.values() for name in row}
 
 
 def _plot(figure: "Figure", networks: dict[str, Any]) -> None:
-    panels = figure.subplots(len(networks), len(CHANGES), sharey="row", squeeze=False)
-    for row, (name, found) in zip(panels, networks.items(), strict=True):
+    panels = figure.subplots(2 * len(networks), len(CHANGES), sharey="row", squeeze=False)
+    rows = [(name, found, words, shown) for name, found in networks.items() for words, shown in _ROWS.items()]
+    for row, (name, found, words, shown) in zip(panels, rows, strict=True):
         for axis, (change, title) in zip(row, CHANGES.items(), strict=True):
-            for each in found["curves"]:
-                if each in _SHOWN:
-                    curve(axis, found, each, change, "accuracy", 100)
-            axis.set_title(title)
-            axis.set_xlabel("deviation of the noise" if change == "noise" else "largest change of a pixel")
-        row[0].set_ylabel(f"{_NAMES[name]}: test accuracy (%)")
-    lines, names = panels[0, 0].get_legend_handles_labels()
-    figure.legend(lines, names, loc="outside lower center", ncols=2)
-
-
-_SHOWN = {
-    *(_STANDARD, _NORMALIZED, _DRAWN, _NOISE, _NOISE_CALIBRATED, _NOISE_EXPECTED),
-    *(_UNITS, _UNITS_CALIBRATED, _UNITS_EXPECTED, _UNITS_DRAWN),
-}
-"""The curves in the figure: every network under the method that trained it."""
+            for each in shown:
+                curve(axis, found, each, change, "accuracy", 100)
+            if words == "Bernoulli units":
+                axis.set_xlabel("deviation of the noise" if change == "noise" else "largest change of a pixel")
+            else:
+                axis.set_title(f"{title.split(',')[0]}, {_NAMES[name]}")
+        row[0].set_ylabel(f"{words}:\ntest accuracy (%)")
+    legend = {}
+    for axis in panels[:2, 0]:
+        lines, names = axis.get_legend_handles_labels()
+        legend |= dict(zip(names, lines, strict=True))
+    figure.legend(legend.values(), legend, loc="outside lower center", ncols=3)

@@ -38,6 +38,8 @@ _CLAIMS = (
     ("the same weights: AP2 – AP1", "bernoulli-ap2, AP2", "bernoulli-ap2, AP1"),
     ("Bernoulli units by AP2: normalized – not", "bernoulli-norm, AP2", "bernoulli-ap2, AP2"),
     ("Bernoulli units by AP2, normalized – standard", "bernoulli-norm, AP2", _STANDARD),
+    ("Bernoulli units by AP2, normalized – standard with drawn noise", "bernoulli-norm, AP2", "noise-drawn, AP1"),
+    ("Bernoulli units: by AP2, normalized – drawn, tried by AP2", "bernoulli-norm, AP2", "bernoulli-drawn, AP2"),
 )
 
 _LOSSES = (
@@ -131,13 +133,19 @@ def _verdicts(one: list[dict[str, Any]], other: list[dict[str, Any]], images: in
     return (f"{gap.verdict}: {gap.points}" for gap in gaps)
 
 
-def _training(losses: dict[str, list[float]]) -> str:
-    rows = [[NETWORKS[kind], number(statistics.fmean(each), 3), str(len(each))] for kind, each in losses.items()]
+def _training(losses: dict[str, list[list[float]]]) -> str:
+    """Return the table of training losses after some epochs, and what they say to the paper's explanation."""
+    epochs = len(next(iter(losses.values()))[0])
+    shown = sorted({1, (epochs + 1) // 2, epochs})
+    mean = {kind: [statistics.fmean(epoch) for epoch in zip(*each, strict=True)] for kind, each in losses.items()}
+    rows = [[NETWORKS[kind], *(number(each[epoch - 1], 3) for epoch in shown)] for kind, each in mean.items()]
     said = []
     for words, more, less in _LOSSES:
-        gap = BySeed.of([a - b for a, b in zip(losses[more], losses[less], strict=True)])
-        said.append(f"{words}: {gap.verdict} ({gap.text(digits=4)} nats)")
-    return f"{table(('training loss of the last epoch', 'nats', 'seeds'), rows)}\n\nOf it, {'; '.join(said)}."
+        gap = BySeed.of([a[-1] - b[-1] for a, b in zip(losses[more], losses[less], strict=True)])
+        lower = sum(b < a for a, b in zip(mean[more], mean[less], strict=True))
+        said.append(f"{words}: {gap.verdict} ({gap.text(digits=4)} nats; on average in {lower} of {epochs} epochs)")
+    head = ("training loss, nats", *(f"epoch {epoch}" for epoch in shown))
+    return f"{table(head, rows)}\n\nAt the end, {'; '.join(said)}."
 
 
 def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:

@@ -134,9 +134,9 @@ class Trials:
                 )
 
 
-def training_loss(place: Path) -> float | None:
-    """Return the loss of the last epoch of a training run."""
-    return rounded(history(place)[-1]["train_loss"])
+def training_loss(place: Path) -> list[float | None]:
+    """Return the loss of every epoch of a training run."""
+    return [rounded(row["train_loss"]) for row in history(place)]
 
 
 def untrained(left: Collection[str], wanted: Collection[str]) -> UserError:

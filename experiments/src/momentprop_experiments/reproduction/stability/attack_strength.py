@@ -79,7 +79,7 @@ class Subject:
 
 _SHORT = {"epochs": 2, "train_images": 10_000}
 _MLP_STRENGTH = Strength(300, 20, 3, (0.1, 0.2), 1.0, 1.0)
-_LENET_STRENGTH = Strength(100, 20, 3, (0.1, 0.2), 1.5, 1.0)
+_LENET_STRENGTH = Strength(80, 10, 2, (0.1, 0.2), 1.5, 1.0)
 
 
 def subjects(options: Options) -> dict[str, Subject]:
@@ -96,7 +96,7 @@ def subjects(options: Options) -> dict[str, Subject]:
     kinds = {
         name: {**settings, "init": "bn", "graph": True, **short} for name, settings in stability_deep.KINDS.items()
     }
-    more = {} if on_cpu else {"images": 1000, "restarts": 10}
+    more = {} if on_cpu else {"images": 1000, "steps": 40, "restarts": 10}
     strengths = [dataclasses.replace(each, **more) for each in (_MLP_STRENGTH, _LENET_STRENGTH)]
     prefix = "lenet-short-" if on_cpu else "lenet-"
     return {

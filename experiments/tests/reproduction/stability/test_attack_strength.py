@@ -48,6 +48,13 @@ def test_a_second_run_attacks_nothing(quick, monkeypatch):
         attack_strength.run(folder, options)
 
 
+def test_networks_that_are_not_trained_are_told(tmp_path):
+    options = Options(quick=True, device="cpu", runs=tmp_path / "runs", minutes=0.0)
+    result = attack_strength.run(tmp_path, options)
+    assert result.data == {"networks": {}, "missing": ["mlp"]}
+    assert "Not complete: the MLP is not trained or attacked yet" in result.markdown
+
+
 def test_restarts_begin_at_the_image_and_at_random_points_near_it():
     model = torch.nn.Linear(3, 2).double().requires_grad_(False)
     x, labels = torch.zeros(4, 3, dtype=torch.float64), torch.tensor([0, 1, 0, 1])

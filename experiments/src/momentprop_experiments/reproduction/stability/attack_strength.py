@@ -30,7 +30,7 @@ from momentprop_experiments.reproduction.stability import stability, stability_d
 from momentprop_experiments.reproduction.stability.attack_strength_report import markdown, plot
 from momentprop_experiments.reproduction.stability.robustness import Trials, first, posterior_of, training_loss
 from momentprop_experiments.runs.config import Config
-from momentprop_experiments.runs.schedule import complete_all
+from momentprop_experiments.runs.schedule import complete
 from momentprop_experiments.runs.training_run import load_data, load_model
 
 NAME = "stability-attacks"
@@ -110,11 +110,13 @@ def _trials(effort: Any, kinds: Any, tried: Any, prefix: str) -> Trials:
 
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
-    """Train what is missing, and attack every network; `quick` takes two seeds on the embedded digits."""
-    data: dict[str, Any] = {"networks": {}}
+    """Train what is missing, and attack every network that is trained; `quick` takes two seeds of the MLP."""
+    data: dict[str, Any] = {"networks": {}, "missing": []}
     for name, subject in subjects(options).items():
         folder = options.runs_of(subject.runs)
-        complete_all(subject.trials.runs(options.device), folder, options)
+        if complete(subject.trials.runs(options.device), folder, options):
+            data["missing"].append(name)
+            continue
         effort = subject.trials.effort
         bench = Bench(subject, folder, options)
         each = [(kind, method) for kind, methods in subject.trials.tried.items() for method in methods]

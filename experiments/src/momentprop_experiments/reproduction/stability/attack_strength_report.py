@@ -51,6 +51,9 @@ _LOSSES = (
 def markdown(title: str, data: dict[str, Any]) -> str:
     """Return the whole report in Markdown."""
     parts = [f"# {title}", _NOTES]
+    if data["missing"]:
+        names = ", ".join(_NAMES[name] for name in data["missing"])
+        parts.append(f"Not complete: the {names} is not trained or attacked yet; the same command goes on.")
     for name, found in data["networks"].items():
         parts += [f"**{_NAMES[name]} on {found['data']}**", *_section(found)]
     return "\n\n".join(parts)
@@ -150,12 +153,14 @@ def _training(losses: dict[str, list[list[float]]]) -> str:
 
 def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:
     """Draw the accuracy under every attack at the last level, a panel for each network."""
-    return draw(out, name, (10.2, 1.2 + 3.2 * len(data["networks"])), lambda figure: _plot(figure, data["networks"]))
+    return draw(
+        out, name, (10.2, 1.2 + 3.2 * max(1, len(data["networks"]))), lambda figure: _plot(figure, data["networks"])
+    )
 
 
 def _plot(figure: "Figure", networks: dict[str, Any]) -> None:
-    panels = figure.subplots(len(networks), 1, squeeze=False)[:, 0]
-    for axis, (name, found) in zip(panels, networks.items(), strict=True):
+    panels = figure.subplots(max(1, len(networks)), 1, squeeze=False)[:, 0]
+    for axis, (name, found) in zip(panels, networks.items(), strict=False):
         for curve, runs in found["found"].items():
             kind, method = curve.split(", ")
             heights = [100 * statistics.fmean(run["attacks"][attack][-1]["accuracy"] for run in runs)

@@ -23,8 +23,9 @@ _NOTES = (
     "All ways begin at the same point, and dropout follows every activation. The ratio of deviations is that of AP2, "
     "with the family and the calibration of the training, to that of draws, in the root mean square over units and "
     "training images; the correlation is the root mean square of that between two units of a layer, of draws. "
-    "'Believed' is the training loss of the last epoch as the training itself has it; the losses by draws are of the "
-    "first training images: -log of the mean of the class probabilities, and the mean of -log. Validation is by the "
+    "'Believed' is the training loss of the last epoch as the training itself has it. The others are of the first "
+    "training images: -log of the class posterior by AP2 with a near exact softmax and by draws, and the mean of -log "
+    "over draws. Validation is by the "
     "way's own method, which is AP1 for plain training and for sampled dropout, and AP2 for the others. Times are of "
     "the training steps alone, and on a CPU those of the process."
 )
@@ -70,8 +71,17 @@ def _section(found: dict[str, Any]) -> Iterator[str]:
         "Differences at the last epoch that both have, in validation accuracy and in validation loss by draws; less "
         f"loss is better. {ON_INTERVALS} {by_chance(2 * len(verdicts))}"
     )
-    yield table(("is better than", "p", "seeds", "epoch", "accuracy, points", "better?", "NLL by draws", "better?"),
-                verdicts)  # fmt: skip
+    head = (
+        "the first against the second",
+        "p",
+        "seeds",
+        "epoch",
+        "accuracy, points",
+        "better?",
+        "NLL by draws",
+        "better?",
+    )
+    yield table(head, verdicts)
     yield (
         "Validation accuracy by AP1, a running average, after equal times of training: as shares of the time that "
         "sampled dropout takes for all its epochs."
@@ -89,15 +99,15 @@ def _groups(runs: Sequence[Run]) -> Iterator[tuple[str, float, list[Run]]]:
 
 
 def _believed(runs: Sequence[Run]) -> str:
-    head = ("", "p", "seeds", "deviations of the layers", "correlation of the logits", "loss believed", "by draws",
-            "mean loss of draws", "validation accuracy", "NLL", "NLL by draws", "ms a step")  # fmt: skip
+    head = ("", "p", "seeds", "deviations of the layers", "correlation of the logits", "loss believed", "by AP2",
+            "by draws", "mean loss of draws", "validation accuracy", "NLL", "NLL by draws", "ms a step")  # fmt: skip
     rows = []
     for way, p, group in _groups(runs):
         believed, own = number(_mean(group, lambda run: run["train_loss"][-1]), 3), _own(way)
         if p == 0:
             right = _mean(group, lambda run: run["accuracy"][-1])
             loss = number(_mean(group, lambda run: run["loss"][-1]), 3)
-            cells = [NONE, NONE, believed, NONE, NONE, f"{right:.1%}", loss, loss]
+            cells = [NONE, NONE, believed, NONE, NONE, NONE, f"{right:.1%}", loss, loss]
         else:
             layers = [_mean(group, lambda run, i=i: run["looks"]["ratio"][-1][i])  # type: ignore[misc]
                       for i in range(len(group[0]["looks"]["ratio"][-1]))]  # fmt: skip
@@ -106,7 +116,7 @@ def _believed(runs: Sequence[Run]) -> str:
                 ", ".join(number(x, 2) for x in layers),
                 number(_mean(group, lambda run: run["looks"]["correlation"][-1][-1]), 2),
                 believed,
-                *(_at_the_end(group, "training", key) for key in (_LOSS, _MEAN_LOSS)),
+                *(_at_the_end(group, "training", key) for key in ("loss by AP2", _LOSS, _MEAN_LOSS)),
                 f"{right:.1%}",
                 *(_at_the_end(group, "validation", key) for key in (f"loss by {own}", _LOSS)),
             ]

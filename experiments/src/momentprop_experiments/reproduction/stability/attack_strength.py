@@ -96,7 +96,7 @@ def subjects(options: Options) -> dict[str, Subject]:
     kinds = {
         name: {**settings, "init": "bn", "graph": True, **short} for name, settings in stability_deep.KINDS.items()
     }
-    more = {} if on_cpu else {"images": 1000, "steps": 40, "restarts": 10}
+    more: dict[str, Any] = {} if on_cpu else {"images": 1000, "steps": 40, "restarts": 10}
     strengths = [dataclasses.replace(each, **more) for each in (_MLP_STRENGTH, _LENET_STRENGTH)]
     prefix = "lenet-short-" if on_cpu else "lenet-"
     return {

@@ -136,8 +136,8 @@ def _plot(figure: "Figure", networks: dict[str, Any]) -> None:
             else:
                 axis.set_title(f"{title.split(',')[0]}, {_NAMES[name]}")
         row[0].set_ylabel(f"{words}:\ntest accuracy (%)")
-    legend = {}
+    legend: dict[str, Any] = {}
     for axis in panels[:2, 0]:
         lines, names = axis.get_legend_handles_labels()
         legend |= dict(zip(names, lines, strict=True))
-    figure.legend(legend.values(), legend, loc="outside lower center", ncols=3)
+    figure.legend(list(legend.values()), list(legend), loc="outside lower center", ncols=3)

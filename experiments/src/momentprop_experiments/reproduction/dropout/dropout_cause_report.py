@@ -241,6 +241,9 @@ def _plot(figure: "Figure", networks: dict[str, Any]) -> None:
         ratio.axhline(1, color="0.6", linewidth=0.8)
         ratio.set(xscale="log", xlabel="epoch", ylabel="deviation of the logits,\nAP2 / draws")
         losses.set(xscale="log", yscale="log", xlabel="epoch", ylabel="training loss: by draws (circles),\nas believed")
+        for axis in (ratio, losses):
+            axis.set_xticks(found["looks"], [str(epoch) for epoch in found["looks"]])
+            axis.minorticks_off()
         accuracy.set(xscale="log", xlabel="seconds of training steps", ylabel="validation accuracy, AP1 (%)")
     lines, names = panels[2, 0].get_legend_handles_labels()
     figure.legend(lines, names, loc="outside lower center", ncols=2)

@@ -5,7 +5,7 @@ method hides behind the gradient of another.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -65,10 +65,12 @@ def gradient_sign(log_posterior: LogPosterior, x: Tensor, labels: Tensor) -> Ten
     return -gradient.sign()
 
 
-def projected_descent(log_posterior: LogPosterior, x: Tensor, labels: Tensor, most: float, steps: int = 10) -> Tensor:
+def projected_descent(
+    log_posterior: LogPosterior, x: Tensor, labels: Tensor, most: float, steps: int = 10, start: Tensor | None = None
+) -> Tensor:
     r"""Return attacked images within `most` of `x` in the maximum norm, after `steps` steps of 2.5 `most` / `steps`.
 
-    This is projected gradient descent on the log-likelihood (Madry and others 2018), started at `x`.
+    This is projected gradient descent on the log-likelihood (Madry and others 2018), started at `x` or at `start`.
 
     >>> import torch
     >>> from momentprop_experiments.attacks import by_means, projected_descent
@@ -78,8 +80,17 @@ def projected_descent(log_posterior: LogPosterior, x: Tensor, labels: Tensor, mo
     >>> float((attacked - x).abs().max()), bool(by_means(model)(attacked)[0, 0] < by_means(model)(x)[0, 0])
     (0.5, True)
     """
-    attacked = x
+    attacked = x if start is None else start
     for _ in range(steps):
         attacked = attacked + 2.5 * most / steps * gradient_sign(log_posterior, attacked, labels)
         attacked = x + (attacked - x).clamp(-most, most)
     return attacked
+
+
+def restarted_descent(
+    log_posterior: LogPosterior, x: Tensor, labels: Tensor, most: float, steps: int, restarts: int
+) -> Iterator[Tensor]:
+    """Yield the ends of several projected descents, the first from `x` and the others from random points near it."""
+    for restart in range(restarts):
+        start = x + most * (2 * torch.rand_like(x) - 1) if restart else None
+        yield projected_descent(log_posterior, x, labels, most, steps, start)

@@ -21,6 +21,7 @@ class Options:
     jobs: int = 1  # training runs side by side
     minutes: float | None = None  # training stops after this time, and the next call resumes it
     images: int | None = None  # of `correlation`: how many to try; by default as many as suit the device
+    missing: bool = False  # take the training runs that the results hold already, and make only the others
 
     def choose(self, quick: Effort, on_cpu: Effort, full: Effort) -> Effort:
         """Return how much to measure: a little for a quick run, less on a CPU, or everything."""

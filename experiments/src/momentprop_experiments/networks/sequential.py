@@ -11,6 +11,7 @@ normalization follows every linear layer, including the last; a normalized layer
 torch.Size([2, 10])
 """
 
+import functools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -112,7 +113,13 @@ def plain20(
     return nn.Sequential(OrderedDict([*stages.items(), ("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten())]))
 
 
-SEQUENTIAL: dict[str, Callable[..., nn.Sequential]] = {"mlp": mlp, "lenet": lenet, "cifar": cifar, "plain20": plain20}
+SEQUENTIAL: dict[str, Callable[..., nn.Sequential]] = {
+    "mlp": mlp,
+    "deep-mlp": functools.partial(mlp, hidden=(128,) * 4),
+    "lenet": lenet,
+    "cifar": cifar,
+    "plain20": plain20,
+}
 """These networks by name."""
 
 

@@ -37,6 +37,9 @@ def paper(
     images: Annotated[
         int | None, typer.Option(min=2, help="For correlation: the number of images, fewer than suit the device.")
     ] = None,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="For dropout and dropout-cause: keep the runs that NAME.json holds.")
+    ] = False,
     stored: Annotated[
         bool, typer.Option("--stored", help="Write the table and the figure anew, from the numbers in NAME.json.")
     ] = False,
@@ -50,7 +53,7 @@ def paper(
     """
     names = _names(name)
     drawing.require()
-    options = Options(quick, root, networks, device, runs, jobs, minutes, images)
+    options = Options(quick, root, networks, device, runs, jobs, minutes, images, missing)
     for chosen in names:
         _report(chosen, out / "paper") if stored else _run(chosen, out / "paper", options)
 
@@ -77,7 +80,8 @@ def _run(name: str, out: Path, options: Options) -> None:
     started = time.perf_counter()
     commit()  # of the source that runs
     result = EXPERIMENTS[name].run(out, options)
-    result.data["made"] = provenance(as_device(options.device), time.perf_counter() - started)
+    if not options.missing:  # runs that are kept from other calls say themselves what made them
+        result.data["made"] = provenance(as_device(options.device), time.perf_counter() - started)
     _save(result, out, name, started)
 
 

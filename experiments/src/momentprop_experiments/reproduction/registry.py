@@ -17,7 +17,7 @@ from momentprop_experiments.reproduction.calibration import (
 )
 from momentprop_experiments.reproduction.correlation import correlation
 from momentprop_experiments.reproduction.dataset_statistics import dataset_statistics
-from momentprop_experiments.reproduction.dropout import dropout
+from momentprop_experiments.reproduction.dropout import dropout, dropout_cause
 from momentprop_experiments.reproduction.gates import and_gate, or_gate
 from momentprop_experiments.reproduction.generative import decoder
 from momentprop_experiments.reproduction.gradients import gradient_depth
@@ -29,7 +29,7 @@ from momentprop_experiments.reproduction.normalization import normalization_runs
 from momentprop_experiments.reproduction.outcome import Outcome
 from momentprop_experiments.reproduction.regression import regression
 from momentprop_experiments.reproduction.running_times import running_times
-from momentprop_experiments.reproduction.stability import stability, stability_deep
+from momentprop_experiments.reproduction.stability import attack_strength, stability, stability_deep
 
 
 class Experiment(Protocol):
@@ -83,8 +83,10 @@ _ALL: tuple[Experiment, ...] = (
     correlation,
     noisy_inputs,
     dropout,
+    dropout_cause,
     stability,
     stability_deep,
+    attack_strength,
     regression,
 )
 
@@ -103,8 +105,10 @@ NEED_DATA = (
     correlation.NAME,
     noisy_inputs.NAME,
     dropout.NAME,
+    dropout_cause.NAME,
     stability.NAME,
     stability_deep.NAME,
+    attack_strength.NAME,
     regression.NAME,
 )
 """The experiments that need a downloaded data set; `momentprop paper all` leaves them out."""

@@ -20,11 +20,11 @@ class Config(Settings):
     'momentprop train lenet --dropout 0.2'
     >>> Config(network="lenett")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    momentprop.errors.UserError: unknown network 'lenett': did you mean 'lenet'? choose one of mlp, lenet, ...
+    momentprop.errors.UserError: unknown network 'lenett': did you mean 'lenet'? choose one of mlp, deep-mlp, ...
     """
 
     network: str = setting(
-        "lenet", "The network: mlp, lenet, cifar, plain20, resnet18 or vit.", choices=tuple(NETWORKS)
+        "lenet", "The network: mlp, deep-mlp, lenet, cifar, plain20, resnet18 or vit.", choices=tuple(NETWORKS)
     )
     data: str = setting("digits", "The data set: digits (embedded), mnist, fashion-mnist or cifar10.")
     test_data: str = setting("same", "The data set of the test images: same, or the name of another one.")

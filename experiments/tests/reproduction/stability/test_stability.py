@@ -67,14 +67,16 @@ def test_a_quick_run_has_all_curves_in_the_order_that_must_hold(quick):
     _, folder, result = quick
     assert [file.suffix for file in result.save(folder, "x")] == [".json", ".md", ".png", ".svg"]
     curves = result.data["curves"]
-    assert len(curves) == 12
+    assert len(curves) == 15
     _require_the_order_of_noise_and_attacks(curves)
     assert _odds(curves, "bernoulli-expected, AP2") != _odds(curves, "bernoulli-ap2, AP2")  # the losses differ
     standard, normalized = curves["standard, AP1"], curves["batch-norm, AP1"]
     for change in ("noise", "fgsm", "pgd"):
         assert normalized[change]["accuracy"]["mean"][-1] < standard[change]["accuracy"]["mean"][-1]
         assert normalized[change]["odds"]["mean"][-1] > standard[change]["odds"]["mean"][-1]
-    assert "| not settled | " in result.markdown  # by one seed
+    assert "| not settled: " in result.markdown  # by one seed
+    ((first, last),) = result.data["training_loss"]["batch-norm"]
+    assert first > last > 0
 
 
 def test_a_second_run_neither_trains_nor_measures(quick, monkeypatch):
@@ -84,17 +86,21 @@ def test_a_second_run_neither_trains_nor_measures(quick, monkeypatch):
     assert stability.run(folder, options).data == result.data
 
 
-@pytest.mark.parametrize(("experiment", "count"), [(stability, 6), (stability_deep, 10)])
+@pytest.mark.parametrize(("experiment", "count"), [(stability, 7), (stability_deep, 10)])
 def test_networks_that_the_time_limit_left_untrained_are_counted(experiment, count, tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "complete", lambda wanted, *_: list(wanted)[:2])
     with pytest.raises(UserError, match=f"2 of {count} networks are not trained yet: run the same command again"):
         experiment.run(tmp_path, Options(quick=True, device="cpu", runs=tmp_path))
 
 
+def _measured(place):
+    return {**json.loads((place / "stability.json").read_text()), "training_loss": robustness.training_loss(place)}
+
+
 def test_seeds_that_are_trained_are_told_without_the_others(quick, monkeypatch):
     options, folder, result = quick
     monkeypatch.setattr(stability, "QUICK", dataclasses.replace(stability.QUICK, seeds=2))
-    monkeypatch.setattr(robustness.Job, "__call__", lambda job: json.loads((job.place / "stability.json").read_text()))
+    monkeypatch.setattr(robustness.Job, "__call__", lambda job: _measured(job.place))
     monkeypatch.setattr(stability, "complete", lambda wanted, *_: [name for name in wanted if name.endswith("1")])
     found = stability.run(folder, options)
     assert found.data["curves"] == result.data["curves"]
@@ -151,14 +157,33 @@ def test_a_network_of_which_no_seed_is_done_is_told(quick_deep):
     assert "Not complete: no seed of the CIFAR network is done" in told
 
 
+def _data(accuracies, odds=None, seeds=2):
+    """Return data with the same figures of every seed under all changes, at a level of zero and one above it."""
+    each = {name: {"accuracy": {"each": [[1.0] * seeds, list(found)]}} for name, found in accuracies.items()}
+    for name, found in (odds or {}).items():
+        each[name]["odds_of_errors"] = {"each": [[None] * seeds, *found]}
+    changes = ("noise", "fgsm", "pgd")
+    curves = {name: dict.fromkeys(changes, found) for name, found in each.items()}
+    return {"noise": [0, 1, 2], "attacks": [0, 1, 2], "seeds": seeds, "curves": curves}
+
+
 def test_an_answer_counts_the_claims_that_hold():
-    accuracy = {"each": [[0.5, 0.5], [0.4, 0.6]]}
-    better = {"each": [[0.9, 0.9], [0.8, 1.0]]}
-    data = {"noise": [0, 1], "attacks": [1, 2], "seeds": 2}
-    data["curves"] = {"a": {"noise": {"accuracy": better}}, "b": {"noise": {"accuracy": accuracy}}}
-    claims = (("x", "noise", "a", "b"), ("y", "noise", "b", "a"), ("z", "noise", "a", "a"))
+    data = _data({"a": [0.8, 1.0], "b": [0.4, 0.6]}) | {"noise": [0, 1], "attacks": [0, 1]}
+    claims = (("x", "a", "b"), ("y", "b", "a"), ("z", "a", "a"))
     said = stability_deep_report._answer("it helps", data, claims)
-    assert said == "it helps: yes 1, no 1, not settled 1 of 3 claims"
+    assert said == "it helps: yes 3, no 3, not settled 3 of 9 claims"
+
+
+def test_odds_are_compared_where_every_seed_errs():
+    odds = {"a": [[1.0, 1.2], [2.0, 9.0]], "b": [[3.0, 3.2], [None, 5.0]], "c": [[None, 1.0], [1.0, None]]}
+    data = _data({"a": [0.5, 0.5], "b": [0.5, 0.5], "c": [0.5, 0.5]}, odds)
+    gap = stability_report.odds_difference(data, "fgsm", "a", "b")
+    assert (gap.mean, gap.seeds) == (pytest.approx(2.0), 2)  # of the first level alone
+    assert stability_report.odds_difference(data, "fgsm", "a", "c") is None
+    data |= {"noise": [0, 1], "attacks": [0, 1]}
+    accuracy, lower_odds = stability_report.claims(data, [("it is", "a", "b"), ("is it", "a", "c")])
+    assert accuracy.count("not settled: +0.0 ± 0.0") == 6
+    assert [row.split("|")[2].strip() for row in lower_odds.splitlines()[2:]] == ["yes: +2.00 ± 0.00", "–"]
 
 
 def test_a_difference_is_judged_by_its_error_over_seeds():
@@ -173,6 +198,17 @@ def test_a_difference_is_judged_by_its_error_over_seeds():
     assert gap.verdict == "yes"  # 0.14 is more than 12.7 errors
     one = stability_report.difference({**data, "seeds": 1}, "noise", "a", "b")
     assert (one.mean, one.error, one.verdict) == (pytest.approx(0.15), None, "not settled")
+
+
+def test_published_verdicts_judge_gradient_signs_and_odds_too():
+    for name, rows in (("stability", 7), ("stability-deep", 9)):
+        text = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+        tables = 1 if name == "stability" else 2
+        for head in ("| more accurate, ", "| errs at lower odds, "):
+            assert text.count(head) == tables
+            judged = text.split(head)[1].split("\n\n")[0].splitlines()[2:]
+            assert len(judged) == rows
+            assert all(len(row.split("|")) == 6 for row in judged)
 
 
 def test_published_stability_curves_are_of_five_seeds():

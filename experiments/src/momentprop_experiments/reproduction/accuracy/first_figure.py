@@ -128,7 +128,7 @@ def _histogram(axis: "Axes", unit: Unit) -> None:
     axis.spines["left"].set_visible(False)
     axis.grid(False)
     axis.tick_params(labelsize=7.5)
-    axis.locator_params(axis="x", nbins=4)
+    axis.locator_params(axis="x", nbins=3)
 
 
 def _probabilities(axis: "Axes", example: Example) -> None:

@@ -1,9 +1,11 @@
 """Analytic dropout: plain training, dropout by draws, and dropout by AP2, in two networks.
 
 Each run is one `momentprop train` in its own folder. All start at the same point, scaled by the statistics of a batch,
-except analytic normalization, which starts at the point of its own statistics. A fifth way beside the paper's four is
-analytic dropout that minimizes the mean of the loss, as sampled dropout does, instead of the loss of the mean. With
-`--minutes`, training stops in time, the report covers the runs so far, and the same command resumes.
+except analytic normalization, which starts at the point of its own statistics. Beside the paper's four ways are three
+of analytic dropout: by the mean of the loss, as sampled dropout has it, instead of the loss of the mean; by the paper's
+own formulas; and with variances that are calibrated after every epoch. With `--minutes`, training stops in time, the
+report covers the runs so far, and the same command resumes. With `--missing`, runs whose numbers are in the results
+are not made again, unless they are superseded.
 """
 
 import dataclasses
@@ -11,7 +13,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from momentprop.calibration import Calibration
 from momentprop.data import Split
+from momentprop.training.checkpoint import CALIBRATION
 from momentprop.training.distributed import processes
 from momentprop.training.losses import Classification
 from momentprop.training.passes import evaluate
@@ -19,9 +23,10 @@ from momentprop_experiments.options import DEFAULTS, Options
 from momentprop_experiments.reproduction.dropout.dropout_figure import plot
 from momentprop_experiments.reproduction.dropout.dropout_report import markdown
 from momentprop_experiments.reproduction.outcome import Outcome, rounded
+from momentprop_experiments.reproduction.stored import same_command, stored_runs
 from momentprop_experiments.runs import schedule
 from momentprop_experiments.runs.config import Config
-from momentprop_experiments.runs.training_run import load_data, load_model, split
+from momentprop_experiments.runs.training_run import load_data, load_model
 
 NAME = "dropout"
 TITLE = "Analytic dropout: plain training, sampled and analytic dropout (curves, tables; takes a GPU)"
@@ -32,10 +37,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "analytic": {"method": "ap2", "init": "bn"},
     "analytic-norm": {"method": "ap2", "init": "analytic", "norm": "analytic"},
     "analytic-expected": {"method": "ap2", "init": "bn", "loss": "expected"},
+    "analytic-fitted": {"method": "ap2", "init": "bn", "family": "fitted"},
+    "analytic-calibrated": {"method": "ap2", "init": "bn", "calibrate_every": 1},
 }
 """The ways to train by name, with their settings apart from the probability of dropout, which is 0 for `plain`."""
 
-SEEDS = {0.3: (0, 1, 2), 0.2: (0,)}
+SEEDS = {0.3: (0, 1, 2), 0.2: (0, 1, 2)}
 """The seeds for each probability; plain training uses all of them."""
 
 TESTS = ("ap1", "ap2")
@@ -54,15 +61,35 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     """Train the missing runs, and compare all; `quick` trains LeNet briefly on the embedded digits."""
     folder = options.runs_of(NAME)
     groups = cases(options)
-    schedule.complete({name: config for group in groups.values() for name, config in group.items()}, folder, options)
+    stored = stored_runs(out, NAME, options)
+    kept = {network: _kept(group, stored.get(network, {})) for network, group in groups.items()}
+    missing = {
+        name: config for network, group in groups.items() for name, config in group.items() if name not in kept[network]
+    }
+    schedule.complete(missing, folder, options)
     data: dict[str, Any] = {"networks": {}}
     for network, group in groups.items():
-        found = {name: _read(folder / name, config, options.root) for name, config in group.items()}
+        found = {
+            name: kept[network].get(name) or _read(folder / name, config, options.root)
+            for name, config in group.items()
+        }
         begun = {name: each for name, each in found.items() if each["validation_accuracy"]}
-        images = _validation_images(group, options.root) if begun else None
-        about = {**_networks(options)[network], "validation_images": images, "wanted": len(group)}
-        data["networks"][network] = {**about, "runs": begun}
+        data["networks"][network] = {**_networks(options)[network], "wanted": len(group), "runs": begun}
     return Outcome(data, markdown(TITLE, data), plot(out, NAME, data))
+
+
+def _kept(group: dict[str, Config], stored: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the stored runs that need not be made again: finished, of the same settings, and not superseded."""
+    return {
+        name: stored[name]
+        for name, config in group.items()
+        if same_command(stored.get(name), config) and stored[name]["test"] and not superseded(stored[name], config)
+    }
+
+
+def superseded(run: dict[str, Any], config: Config) -> bool:
+    """Whether a run is of the CIFAR-10 network by the mean loss, from before `logsumexp` was mended."""
+    return config.network == "cifar" and config.loss == "expected" and run.get("made") is None
 
 
 def cases(options: Options) -> dict[str, dict[str, Config]]:
@@ -86,13 +113,6 @@ def _cases(network: str, settings: dict[str, Any], options: Options) -> dict[str
     return found
 
 
-def _validation_images(group: dict[str, Config], root: Path | None) -> int:
-    """Return the number of validation images of each run."""
-    config = next(iter(group.values()))
-    validation = split(load_data(config, root), config)[1]
-    return 0 if validation is None else len(validation)
-
-
 def _read(place: Path, config: Config, root: Path | None) -> dict[str, Any]:
     """Read the results of a run so far."""
     history = schedule.history(place)
@@ -110,7 +130,8 @@ def _read(place: Path, config: Config, root: Path | None) -> dict[str, Any]:
 def _way(config: Config) -> str:
     if config.dropout == 0:
         return "plain"
-    given = {name: {"norm": "none", "loss": "posterior", **WAYS[name]} for name in list(WAYS)[1:]}
+    usual = {"norm": "none", "loss": "posterior", "family": "normal", "calibrate_every": 0}
+    given = {name: {**usual, **WAYS[name]} for name in list(WAYS)[1:]}
     return next(name for name, settings in given.items() if dataclasses.replace(config, **settings) == config)
 
 
@@ -131,5 +152,9 @@ def _test(place: Path, config: Config, method: str, images: Split) -> dict[str, 
     ranks = processes(config.device)
     model, about = load_model(place)
     settings = Config.from_dict({**about["config"], "evaluate": method, "device": config.device})
-    figures = evaluate(model.to(ranks.device), images.to(ranks.device), settings, Classification("race"), ranks)
+    calibration = None
+    if method == "ap2" and config.calibrate_every:
+        calibration = Calibration.load(place / CALIBRATION[0]).to(ranks.device)
+    given = model.to(ranks.device), images.to(ranks.device), settings, Classification("race"), ranks
+    figures = evaluate(*given, calibration)
     return {name: rounded(figure) for name, figure in figures.items()}

@@ -21,19 +21,26 @@ WAYS = {
     "analytic": "analytic dropout",
     "analytic-norm": "analytic dropout and normalization",
     "analytic-expected": "analytic dropout, mean loss",
+    "analytic-fitted": "analytic dropout, the paper's rules",
+    "analytic-calibrated": "analytic dropout, calibrated",
+    "analytic-joint": "analytic dropout, joint covariance",
 }
 """The names of the ways to train in texts and figures."""
 
 WINDOW = 5
 """The approximate number of epochs in the running average."""
 
-_LINES: dict[str, dict[str, Any]] = {
+LINES: dict[str, dict[str, Any]] = {
     "plain": {"color": "#c1272d", "linestyle": (0, (5, 2))},
     "sampled": {"color": "#2a9d5c", "linestyle": "-."},
     "analytic": {"color": "#e08e0b", "linestyle": "-"},
     "analytic-norm": {"color": "#1f4e9c", "linestyle": "-"},
     "analytic-expected": {"color": "#7b2d8b", "linestyle": "-", "linewidth": 2.0},
+    "analytic-fitted": {"color": "#7a5230", "linestyle": (0, (3, 1, 1, 1))},
+    "analytic-calibrated": {"color": "#22a7c4", "linestyle": "-"},
+    "analytic-joint": {"color": "0.25", "linestyle": (0, (1, 1)), "linewidth": 2.0},
 }
+"""The line of each way."""
 _PANELS = {
     "validation_accuracy": "validation accuracy (%)",
     "validation_loss": "validation loss (nats)",
@@ -110,10 +117,10 @@ def _curve(axis: "Axes", curves: Sequence[Sequence[float]], way: str) -> list[fl
     most = max(map(len, curves))
     steps = list(zip(*(curve for curve in curves if 2 * len(curve) >= most), strict=False))
     epochs, mean = range(1, len(steps) + 1), [statistics.fmean(step) for step in steps]
-    axis.plot(epochs, mean, label=WAYS[way], **_LINES[way])
+    axis.plot(epochs, mean, label=WAYS[way], **LINES[way])
     if len(curves) > 1:
         low, high = list(map(min, steps)), list(map(max, steps))
-        axis.fill_between(epochs, low, high, color=_LINES[way]["color"], alpha=0.13, linewidth=0)
+        axis.fill_between(epochs, low, high, color=LINES[way]["color"], alpha=0.13, linewidth=0)
     return mean
 
 

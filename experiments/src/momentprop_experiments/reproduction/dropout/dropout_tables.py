@@ -102,6 +102,10 @@ _TESTED = (
     ("analytic", "ap2", "sampled", "ap1"),
     ("analytic-expected", "ap2", "analytic", "ap2"),
     ("analytic-expected", "ap2", "sampled", "ap1"),
+    ("analytic-fitted", "ap2", "analytic", "ap2"),
+    ("analytic-fitted", "ap2", "sampled", "ap1"),
+    ("analytic-calibrated", "ap2", "analytic", "ap2"),
+    ("analytic-calibrated", "ap2", "sampled", "ap1"),
     ("analytic", "ap2", "analytic", "ap1"),
     ("sampled", "ap2", "sampled", "ap1"),
 )

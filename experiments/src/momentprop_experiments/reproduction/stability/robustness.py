@@ -37,7 +37,7 @@ from momentprop_experiments.options import Options
 from momentprop_experiments.provenance import provenance
 from momentprop_experiments.reproduction.outcome import rounded
 from momentprop_experiments.runs.config import Config
-from momentprop_experiments.runs.schedule import is_done
+from momentprop_experiments.runs.schedule import history, is_done
 from momentprop_experiments.runs.training_run import load_data, load_model
 
 CALIBRATED = "calibrated AP2"
@@ -118,6 +118,10 @@ class Trials:
                 for place in (self.place(kind, seed) for seed in range(seeds) for kind in self.kinds)
             },
             "curves": dict(self._curves(measured, seeds)),
+            "training_loss": {
+                kind: [measured[self.place(kind, seed)]["training_loss"] for seed in range(seeds)]
+                for kind in self.kinds
+            },
         }
 
     def _curves(self, measured: Mapping[str, Any], seeds: int) -> Iterator[tuple[str, Any]]:
@@ -128,6 +132,11 @@ class Trials:
                     f"{kind}, {method}",
                     {change: _over_seeds([each[change] for each in found]) for change in found[0]},
                 )
+
+
+def training_loss(place: Path) -> list[float | None]:
+    """Return the loss of every epoch of a training run."""
+    return [rounded(row["train_loss"]) for row in history(place)]
 
 
 def untrained(left: Collection[str], wanted: Collection[str]) -> UserError:
@@ -154,7 +163,7 @@ class Job:
         if file.exists():
             found: dict[str, Any] = json.loads(file.read_text())
             if found["about"] == about:
-                return found
+                return {**found, "training_loss": training_loss(self.place)}
         started = time.perf_counter()
         found = {"about": about, "methods": self.measure()}
         found["made"] = {
@@ -162,14 +171,14 @@ class Job:
             "measurement": provenance(as_device(self.device), time.perf_counter() - started),
         }
         write_file(file, json.dumps(found).encode())
-        return found
+        return {**found, "training_loss": training_loss(self.place)}
 
     def measure(self) -> dict[str, dict[str, Any]]:
         """Measure the network by each method, under noise and attacks."""
         device = as_device(self.device)
         model, about = load_model(self.place)
         config = Config.from_dict(about["config"])
-        images, labels = _first(load_data(config, self.root).test, self.effort.images, device)
+        images, labels = first(load_data(config, self.root).test, self.effort.images, device)
         model = model.to(device).requires_grad_(False)
         found = {}
         with torch.random.fork_rng(), progress(len(self.tried), self.place.name) as bar:
@@ -178,7 +187,7 @@ class Job:
                 exact = (
                     torch.float32 if method == "sampling" else torch.float64
                 )  # float32 would round tiny gradients to zero
-                posterior = _posterior(model.to(exact), method, config, self.place)
+                posterior = posterior_of(model.to(exact), method, config, self.place)
                 found[method] = MethodUnderTest(posterior, self.effort, images.to(exact), labels).measure()
                 bar.update(1)
         return found
@@ -193,7 +202,7 @@ def _all(jobs: Sequence[Job], processes: int) -> list[dict[str, Any]]:
         return list(pool.map(Job.__call__, jobs))
 
 
-def _posterior(model: nn.Module, method: str, config: Config, place: Path) -> Callable[[int], LogPosterior]:
+def posterior_of(model: nn.Module, method: str, config: Config, place: Path) -> Callable[[int], LogPosterior]:
     """Return a function from a number of draws, which only sampling uses, to the class posterior of a method."""
     if method == "AP1":
         return lambda _: by_means(model)
@@ -207,7 +216,8 @@ def _posterior(model: nn.Module, method: str, config: Config, place: Path) -> Ca
     return lambda _: by_moments(model, noise, family, config.softmax, calibration)  # type: ignore[arg-type]
 
 
-def _first(split: Split, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def first(split: Split, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the first images and their labels, on a device."""
     images, labels = split.batch(range(min(count, len(split))))
     return images.to(device), labels.to(device)
 

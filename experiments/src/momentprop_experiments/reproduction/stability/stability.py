@@ -17,16 +17,17 @@ VARIANCE = 0.1
 """The variance of the input noise that the networks of random units expect."""
 
 _BERNOULLI = {"activation": "bernoulli", "method": "ap2", "family": "fitted", "input_variance": VARIANCE}
-_NETWORKS: dict[str, dict[str, Any]] = {
+NETWORKS: dict[str, dict[str, Any]] = {
     "standard": {"activation": "logistic", "method": "ap1"},
     "batch-norm": {"activation": "logistic", "method": "ap1", "norm": "bn"},
     "noise-drawn": {"activation": "logistic", "method": "sample", "input_variance": VARIANCE},
     "bernoulli-ap2": _BERNOULLI,
     "bernoulli-expected": {**_BERNOULLI, "loss": "expected"},
     "bernoulli-drawn": {"activation": "bernoulli", "method": "sample", "input_variance": VARIANCE},
+    "bernoulli-norm": {**_BERNOULLI, "init": "analytic", "norm": "analytic"},
 }
 _TRIED = {
-    name: ("AP2", "sampling", "AP1") if name.startswith("bernoulli") else ("AP1",) for name in _NETWORKS
+    name: ("AP2", "sampling", "AP1") if name.startswith("bernoulli") else ("AP1",) for name in NETWORKS
 }  # a logistic transform has no noise of its own
 
 _NOISE = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
@@ -40,7 +41,7 @@ QUICK = StabilityEffort(
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     """Train and measure what is missing; `quick` takes the embedded digits and one seed."""
-    trials = Trials(options.choose(QUICK, ON_CPU, FULL), _NETWORKS, _TRIED)
+    trials = Trials(options.choose(QUICK, ON_CPU, FULL), NETWORKS, _TRIED)
     folder = options.runs_of(NAME)
     wanted = trials.runs(options.device)
     left = complete(wanted, folder, options)

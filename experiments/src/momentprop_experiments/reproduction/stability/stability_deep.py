@@ -19,7 +19,7 @@ VARIANCE = 0.1
 """The variance of the input noise that the networks are trained for."""
 
 _BERNOULLI = {"activation": "bernoulli", "family": "fitted", "input_variance": VARIANCE}
-_KINDS: dict[str, dict[str, Any]] = {
+KINDS: dict[str, dict[str, Any]] = {
     "standard": {"method": "ap1"},
     "batch-norm": {"method": "ap1", "norm": "bn"},
     "noise-drawn": {"method": "sample", "input_variance": VARIANCE},
@@ -44,7 +44,7 @@ _TRIED = {
     "bernoulli-calibrated": (CALIBRATED, "AP1"),
 }
 
-_LENET = StabilityEffort(
+LENET = StabilityEffort(
     "mnist", 10, 3, 1000, (0.0, 0.25, 0.5, 1.0, 1.5), (0.1, 0.2, 0.3, 0.4), 64, 16, network="lenet", at_once=500
 )
 _CIFAR = StabilityEffort(
@@ -79,12 +79,12 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
 def networks(options: Options) -> dict[str, Trials]:
     """Return the trials of each network; without a GPU, the large one is measured on fewer images."""
     if options.quick:
-        return {"mlp": Trials(_QUICK, _KINDS, _TRIED, "mlp-")}
+        return {"mlp": Trials(_QUICK, KINDS, _TRIED, "mlp-")}
     on_cpu = as_device(options.device).type == "cpu"
     cifar = dataclasses.replace(_CIFAR, images=100, seeds=1) if on_cpu else _CIFAR
-    kinds = {name: {**settings, "init": "bn", "graph": True} for name, settings in _KINDS.items()}
+    kinds = {name: {**settings, "init": "bn", "graph": True} for name, settings in KINDS.items()}
     return {
-        effort.network: Trials(effort, kinds, _TRIED, f"{effort.network}-") for effort in (_LENET, cifar)
+        effort.network: Trials(effort, kinds, _TRIED, f"{effort.network}-") for effort in (LENET, cifar)
     }  # from the same initial point; graphs need a GPU
 
 

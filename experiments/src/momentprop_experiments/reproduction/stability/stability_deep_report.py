@@ -18,6 +18,7 @@ from momentprop_experiments.reproduction.stability.stability_report import (
     on_draws,
     seeds,
     tables,
+    verdicts,
 )
 
 if TYPE_CHECKING:
@@ -32,32 +33,21 @@ _UNITS_DRAWN = "bernoulli-drawn, sampling"
 _NOISE_EXPECTED, _UNITS_EXPECTED = "noise-expected, AP2", "bernoulli-expected, AP2"
 
 _SCALES = (
-    ("trained by AP2 for noisy inputs, it withstands noise better than standard", "noise", _NOISE, _STANDARD),
-    ("and projected gradient descent", "pgd", _NOISE, _STANDARD),
-    ("with Bernoulli units trained by AP2, it withstands noise better than standard", "noise", _UNITS,
-     _STANDARD),
-    ("and projected gradient descent", "pgd", _UNITS, _STANDARD),
-)  # fmt: skip
+    ("input noise by AP2 – standard", _NOISE, _STANDARD),
+    ("Bernoulli by AP2 – standard", _UNITS, _STANDARD),
+)
 _CALIBRATION = (
-    ("calibration in the training makes AP2 for noisy inputs withstand noise better", "noise", _NOISE_CALIBRATED,
-     _NOISE),
-    ("and projected gradient descent", "pgd", _NOISE_CALIBRATED, _NOISE),
-    ("calibration in the training makes Bernoulli units withstand noise better", "noise", _UNITS_CALIBRATED, _UNITS),
-    ("and projected gradient descent", "pgd", _UNITS_CALIBRATED, _UNITS),
-)  # fmt: skip
+    ("input noise by AP2: calibrated – not", _NOISE_CALIBRATED, _NOISE),
+    ("Bernoulli by AP2: calibrated – not", _UNITS_CALIBRATED, _UNITS),
+)
 _EXPECTED = (
-    ("the mean of the loss makes AP2 for noisy inputs withstand noise better", "noise", _NOISE_EXPECTED, _NOISE),
-    ("and projected gradient descent", "pgd", _NOISE_EXPECTED, _NOISE),
-    ("the mean of the loss makes Bernoulli units by AP2 withstand noise better", "noise", _UNITS_EXPECTED,
-     _UNITS),
-    ("and projected gradient descent", "pgd", _UNITS_EXPECTED, _UNITS),
-)  # fmt: skip
+    ("input noise by AP2: mean loss – not", _NOISE_EXPECTED, _NOISE),
+    ("Bernoulli by AP2: mean loss – not", _UNITS_EXPECTED, _UNITS),
+)
 _OTHERS = (
-    ("AP2 for noisy inputs withstands noise better than drawn noise in the training", "noise", _NOISE, _DRAWN),
-    ("and projected gradient descent", "pgd", _NOISE, _DRAWN),
-    ("Bernoulli units trained by AP2 withstand noise better than trained by sampling", "noise", _UNITS, _UNITS_DRAWN),
-    ("and projected gradient descent", "pgd", _UNITS, _UNITS_DRAWN),
-    ("batch normalization makes the standard network less stable to noise", "noise", _STANDARD, _NORMALIZED),
+    ("input noise: by AP2 – drawn", _NOISE, _DRAWN),
+    ("Bernoulli: by AP2 – drawn", _UNITS, _UNITS_DRAWN),
+    ("standard – batch normalization", _STANDARD, _NORMALIZED),
 )
 
 _ALL = (*_SCALES, *_CALIBRATION, *_EXPECTED, *_OTHERS)
@@ -71,8 +61,8 @@ def markdown(title: str, data: dict[str, Any]) -> str:
         parts.append(f"Not complete: no seed of the {names} is done; the same command goes on.")
     for name, found in data["networks"].items():
         parts += [f"## {_NAMES[name]} on {found['data']}", _about(found)]
-        parts += [claims(found, _ALL), *tables(found, _SHOWN)]
-    chance = by_chance(len(_ALL) * len(data["networks"]))
+        parts += [*claims(found, _ALL), *tables(found, _SHOWN)]
+    chance = by_chance(verdicts(_ALL) * len(data["networks"]))
     return "\n\n".join(
         [*parts, "## How to read and to repeat it", f"{ON_CLAIMS} {chance}", *_commands(data["networks"])]
     )
@@ -116,31 +106,38 @@ def _answers(data: dict[str, Any]) -> str:
 
 
 def _answer(words: str, found: dict[str, Any], which: Any) -> str:
-    """Say how often the claims of one kind hold."""
-    return f"{words}: {counted(difference(found, *rest).verdict for _, *rest in which)}"
+    """Say how often the claims of one kind hold for the accuracy, under noise and both attacks."""
+    return f"{words}: {counted(difference(found, change, *rest).verdict for _, *rest in which for change in CHANGES)}"
 
 
 def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:
-    """Draw accuracy against the level, a row of panels for each network, one for noise and one for each attack."""
-    return draw(out, name, (10.2, 2.9 * len(data["networks"]) + 1.4), lambda figure: _plot(figure, data["networks"]))
+    """Draw accuracy against the level: two rows of panels for each network, a panel for noise and for each attack."""
+    return draw(out, name, (10.2, 4.6 * len(data["networks"]) + 1.2), lambda figure: _plot(figure, data["networks"]))
+
+
+_ROWS = {
+    "noise on the input": (_STANDARD, _NORMALIZED, _DRAWN, _NOISE, _NOISE_EXPECTED, _NOISE_CALIBRATED),
+    "Bernoulli units": (_STANDARD, _UNITS_DRAWN, _UNITS, _UNITS_EXPECTED, _UNITS_CALIBRATED),
+}
+"""The curves in each row of the figure: every network under the method that trained it."""
+
+_SHOWN = {name for row in _ROWS.values() for name in row}
 
 
 def _plot(figure: "Figure", networks: dict[str, Any]) -> None:
-    panels = figure.subplots(len(networks), len(CHANGES), sharey="row", squeeze=False)
-    for row, (name, found) in zip(panels, networks.items(), strict=True):
+    panels = figure.subplots(2 * len(networks), len(CHANGES), sharey="row", squeeze=False)
+    rows = [(name, found, words, shown) for name, found in networks.items() for words, shown in _ROWS.items()]
+    for row, (name, found, words, shown) in zip(panels, rows, strict=True):
         for axis, (change, title) in zip(row, CHANGES.items(), strict=True):
-            for each in found["curves"]:
-                if each in _SHOWN:
-                    curve(axis, found, each, change, "accuracy", 100)
-            axis.set_title(title)
-            axis.set_xlabel("deviation of the noise" if change == "noise" else "largest change of a pixel")
-        row[0].set_ylabel(f"{_NAMES[name]}: test accuracy (%)")
-    lines, names = panels[0, 0].get_legend_handles_labels()
-    figure.legend(lines, names, loc="outside lower center", ncols=2)
-
-
-_SHOWN = {
-    *(_STANDARD, _NORMALIZED, _DRAWN, _NOISE, _NOISE_CALIBRATED, _NOISE_EXPECTED),
-    *(_UNITS, _UNITS_CALIBRATED, _UNITS_EXPECTED, _UNITS_DRAWN),
-}
-"""The curves in the figure: every network under the method that trained it."""
+            for each in shown:
+                curve(axis, found, each, change, "accuracy", 100)
+            if words == "Bernoulli units":
+                axis.set_xlabel("deviation of the noise" if change == "noise" else "largest change of a pixel")
+            else:
+                axis.set_title(f"{title.split(',')[0]}, {_NAMES[name]}")
+        row[0].set_ylabel(f"{words}:\ntest accuracy (%)")
+    legend: dict[str, Any] = {}
+    for axis in panels[:2, 0]:
+        lines, names = axis.get_legend_handles_labels()
+        legend |= dict(zip(names, lines, strict=True))
+    figure.legend(list(legend.values()), list(legend), loc="outside lower center", ncols=3)

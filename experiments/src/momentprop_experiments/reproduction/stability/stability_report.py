@@ -1,7 +1,8 @@
 """The report and figure on the stability of networks; the sentences follow from the numbers."""
 
+import re
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +27,13 @@ NETWORKS = {
     "bernoulli-expected": "Bernoulli by AP2, mean loss",
     "bernoulli-calibrated": "Bernoulli, calibrated",
     "bernoulli-drawn": "Bernoulli drawn",
+    "bernoulli-norm": "Bernoulli by AP2, normalized",
 }
 """The networks of this experiment and of the deeper ones, named by how their training treats noise."""
 
 CHANGES = {"noise": "Gaussian noise", "fgsm": "Gradient sign", "pgd": "Projected gradient descent, 10 steps"}
 LEVELS = {"noise": "noise", "fgsm": "attacks", "pgd": "attacks"}
-_COLOURS = {
+COLOURS = {
     "standard": "#c1272d",
     "batch-norm": "#e08e0b",
     "noise-drawn": "#7a5230",
@@ -42,6 +44,7 @@ _COLOURS = {
     "bernoulli-expected": "#0b1f3f",
     "bernoulli-calibrated": "#22a7c4",
     "bernoulli-drawn": "#2a9d5c",
+    "bernoulli-norm": "#e377c2",
 }
 _DASHES: dict[str, Any] = {"AP1": (0, (5, 2)), "AP2": "-", "sampling": (0, (1, 1)), CALIBRATED: "-"}
 
@@ -49,25 +52,19 @@ _STANDARD, _NORMALIZED, _DRAWN = "standard, AP1", "batch-norm, AP1", "noise-draw
 _OURS, _EXPECTED = "bernoulli-ap2, AP2", "bernoulli-expected, AP2"
 
 _CLAIMS = (
-    ("the Bernoulli network by AP2 withstands noise better than the standard one", "noise", _OURS, _STANDARD),
-    ("and gradient-sign attacks", "fgsm", _OURS, _STANDARD),
-    ("batch normalization makes the standard network less stable to noise", "noise", _STANDARD, _NORMALIZED),
-    ("(ours) AP2 also withstands projected gradient descent better", "pgd", _OURS, _STANDARD),
-    ("(ours) AP2 withstands noise better than a standard network that saw such noise", "noise", _OURS, _DRAWN),
-    ("(ours) and attacks by projected gradient descent", "pgd", _OURS, _DRAWN),
-    ("(ours) the weights alone do not do it: with them AP2 withstands attacks better than AP1", "pgd", _OURS,
-     "bernoulli-ap2, AP1"),
-    ("(ours) training by AP2 withstands attacks better than training by sampling, both by AP2", "pgd", _OURS,
-     "bernoulli-drawn, AP2"),
-    ("(ours) AP2 withstands noise better if it minimizes the mean of the loss", "noise", _EXPECTED, _OURS),
-    ("(ours) and attacks by projected gradient descent", "pgd", _EXPECTED, _OURS),
-    ("(ours) and then better than training by sampling, both by AP2", "pgd", _EXPECTED, "bernoulli-drawn, AP2"),
-)  # fmt: skip
+    ("Bernoulli by AP2 – standard", _OURS, _STANDARD),
+    ("standard – batch normalization", _STANDARD, _NORMALIZED),
+    ("(ours) Bernoulli by AP2 – standard with drawn noise", _OURS, _DRAWN),
+    ("(ours) Bernoulli by AP2: tried by AP2 – by AP1", _OURS, "bernoulli-ap2, AP1"),
+    ("(ours) Bernoulli by AP2 – drawn, both tried by AP2", _OURS, "bernoulli-drawn, AP2"),
+    ("(ours) Bernoulli by AP2: mean of the loss – loss of the mean", _EXPECTED, _OURS),
+    ("(ours) Bernoulli by AP2, mean loss – drawn, both tried by AP2", _EXPECTED, "bernoulli-drawn, AP2"),
+)
 
 
 def markdown(title: str, data: dict[str, Any]) -> str:
     """Return the whole report in Markdown."""
-    judged = [claims(data, _CLAIMS), f"{ON_CLAIMS} {by_chance(len(_CLAIMS))}"]
+    judged = [*claims(data, _CLAIMS), f"{ON_CLAIMS} {by_chance(verdicts(_CLAIMS))}"]
     return "\n\n".join(
         [f"# {title}", _setting(data), "**What holds**", *judged, _on_odds(data), *tables(data), commands(data)]
     )
@@ -82,9 +79,26 @@ def tables(data: dict[str, Any], odds_of: Collection[str] | None = None) -> list
 
 
 def commands(data: dict[str, Any]) -> str:
-    """Return the table of the commands."""
-    rows = [[NETWORKS[network], f"`{command}`"] for network, command in data["commands"].items()]
-    return f"**Commands** (with `--seed 0`; the others differ by it)\n\n{table(('network', 'command'), rows)}"
+    """Return the table of the commands: what is the same for all stands above it."""
+    words = {network: _options(command) for network, command in data["commands"].items()}
+    same = [word for word in next(iter(words.values())) if all(word in each for each in words.values())]
+    rows = [
+        [NETWORKS[network], f"`{' '.join(word for word in each if word not in same)}`"]
+        for network, each in words.items()
+    ]
+    return (
+        f"**Commands**: `{' '.join(same)}`, with these options, and `--seed 1` and so on for the other seeds\n\n"
+        f"{table(('network', 'options'), rows)}"
+    )
+
+
+def _options(command: str) -> list[str]:
+    """Split a command into its beginning and its options with their values.
+
+    >>> _options("momentprop train mlp --data mnist --graph")
+    ['momentprop train mlp', '--data mnist', '--graph']
+    """
+    return re.split(r" (?=--)", command)
 
 
 def _setting(data: dict[str, Any]) -> str:
@@ -123,30 +137,71 @@ def on_draws(data: dict[str, Any]) -> str:
     )
 
 
-def claims(data: dict[str, Any], which: Sequence[tuple[str, str, str, str]]) -> str:
-    """Return the table of claims; each has its words, the change of the images, and a better and a worse curve."""
-    found = [(words, difference(data, *rest)) for words, *rest in which]
-    rows = [[words, gap.verdict, gap.points, str(gap.seeds)] for words, gap in found]
-    return table(("claim", "holds", "accuracy, points", "seeds"), rows)
+Claim = tuple[str, str, str]
+"""The words of a claim, the first curve, which is to be better, and the second."""
+
+
+def claims(data: dict[str, Any], which: Sequence[Claim]) -> list[str]:
+    """Return the tables of claims: by accuracy, and by the odds of the errors."""
+    head = ("noise", "gradient sign", "descent")
+    seeds = f"{data['seeds']} seed{'s' * (data['seeds'] > 1)}"
+    odds = (f"errs at lower odds, {seeds}", *head)
+    return [
+        _judged(data, which, (f"more accurate, {seeds}", *head), difference, lambda gap: gap.points),
+        _judged(data, which, odds, odds_difference, lambda gap: gap.text(digits=2)),
+    ]
+
+
+def _judged(
+    data: dict[str, Any],
+    which: Sequence[Claim],
+    head: Sequence[str],
+    gap_of: Callable[[dict[str, Any], str, str, str], BySeed | None],
+    text: Callable[[BySeed], str],
+) -> str:
+    rows = []
+    for words, better, worse in which:
+        gaps = [gap_of(data, change, better, worse) for change in CHANGES]
+        told = [NONE if gap is None else f"{gap.verdict}: {text(gap)}" for gap in gaps]
+        rows.append([words, *told])
+    return table(head, rows)
+
+
+def verdicts(which: Sequence[Claim]) -> int:
+    """Return the number of verdicts in the tables of claims."""
+    return 2 * len(CHANGES) * len(which)
 
 
 ON_CLAIMS = (
-    "The accuracy is the difference between the two, averaged over the levels above zero, in points. Each "
-    "seed has the same noise and the same order of training images in both; the choice of the test images is not in "
-    f"the interval. {ON_INTERVALS}"
+    "The first table of verdicts has how much more accurate the first of the two is, in points, over the levels above "
+    "zero; the other by how much lower the logarithm (to base 10) of the odds of its errors is, over those at which "
+    "every seed errs. Each seed has the same noise and the same order of training images in both; the choice of the "
+    f"test images is not in the interval. {ON_INTERVALS}"
 )
 
 
 def difference(data: dict[str, Any], change: str, better: str, worse: str) -> BySeed:
-    """Return the difference of two curves, averaged over the levels above zero."""
-    chosen = [i for i, level in enumerate(data[LEVELS[change]]) if level > 0]
-    one, other = (data["curves"][name][change]["accuracy"] for name in (better, worse))
-    return BySeed.of(
-        [
-            statistics.fmean(one["each"][i][seed] - other["each"][i][seed] for i in chosen)
-            for seed in range(data["seeds"])
-        ]
-    )
+    """Return the difference in accuracy of two curves, averaged over the levels above zero."""
+    one, other = (_above_zero(data, change, name, "accuracy") for name in (better, worse))
+    return _averaged([[a - b for a, b in zip(*level, strict=True)] for level in zip(one, other, strict=True)])
+
+
+def odds_difference(data: dict[str, Any], change: str, better: str, worse: str) -> BySeed | None:
+    """Return by how much the better curve errs with lower odds, in powers of ten; None if a curve has no errors."""
+    one, other = (_above_zero(data, change, name, "odds_of_errors") for name in (better, worse))
+    levels = [pair for pair in zip(one, other, strict=True) if all(x is not None for each in pair for x in each)]
+    return _averaged([[b - a for a, b in zip(*level, strict=True)] for level in levels]) if levels else None
+
+
+def _above_zero(data: dict[str, Any], change: str, name: str, key: str) -> list[list[Any]]:
+    """Return a figure of every seed at the levels above zero."""
+    each = data["curves"][name][change][key]["each"]
+    return [each[i][: data["seeds"]] for i, level in enumerate(data[LEVELS[change]]) if level > 0]
+
+
+def _averaged(levels: Sequence[Sequence[float]]) -> BySeed:
+    """Average over the levels, seed by seed."""
+    return BySeed.of([statistics.fmean(seed) for seed in zip(*levels, strict=True)])
 
 
 def _on_odds(data: dict[str, Any]) -> str:
@@ -155,14 +210,15 @@ def _on_odds(data: dict[str, Any]) -> str:
     found = {name: data["curves"][name]["noise"]["odds_of_errors"]["mean"][level] for name in names}
     known = {name: odds for name, odds in found.items() if odds is not None}
     order = sorted(known, key=lambda name: -known[name])
-    said = ", ".join(f"{_title(name)} {_power(known[name])}" for name in order)
+    said = ", ".join(f"{curve_title(name)} {_power(known[name])}" for name in order)
     return (
         f"Odds $\\max_y q(y) / q(y^*)$ with which the errors are made under noise of deviation "
         f"{data['noise'][level]:g} (geometric means, largest first): {said}."
     )
 
 
-def _title(curve: str) -> str:
+def curve_title(curve: str) -> str:
+    """Return the words for a network and the method that it is tried by."""
     network, method = curve.split(", ")
     return f"{NETWORKS[network]} ({method})"
 
@@ -170,7 +226,7 @@ def _title(curve: str) -> str:
 def _accuracies(data: dict[str, Any], change: str) -> str:
     levels = data[LEVELS[change]]
     rows = [
-        [_title(name), *(_accuracy(found[change]["accuracy"], i) for i in range(len(levels)))]
+        [curve_title(name), *(_accuracy(found[change]["accuracy"], i) for i in range(len(levels)))]
         for name, found in data["curves"].items()
     ]
     return table(["network (method)", *(f"{level:g}" for level in levels)], rows)
@@ -184,7 +240,7 @@ def _accuracy(found: dict[str, Any], i: int) -> str:
 def _odds(data: dict[str, Any], chosen: Collection[str]) -> str:
     columns = [(change, i) for change in CHANGES for i in _shown(data[LEVELS[change]])]
     rows = [
-        [_title(name), *(_power(found[change]["odds_of_errors"]["mean"][i]) for change, i in columns)]
+        [curve_title(name), *(_power(found[change]["odds_of_errors"]["mean"][i]) for change, i in columns)]
         for name, found in data["curves"].items()
         if name in chosen
     ]
@@ -219,7 +275,7 @@ def _plot(figure: "Figure", data: dict[str, Any]) -> None:
             curve(below, data, name, change, "odds_of_errors", 1)
             if name not in (_STANDARD, _NORMALIZED):
                 _gain(middle, data, name, change)
-        middle.axhline(0, color=_COLOURS["standard"], linewidth=0.8)
+        middle.axhline(0, color=COLOURS["standard"], linewidth=0.8)
         above.set_title(title)
         below.set_yscale("log")  # of the logarithm of the odds, which range from 4 to 10^19
         below.set_yticks((0.5, 1, 2, 5, 10, 20), ("3.2", "10", "$10^2$", "$10^5$", "$10^{10}$", "$10^{20}$"))
@@ -242,7 +298,7 @@ def _gain(axis: "Axes", data: dict[str, Any], name: str, change: str) -> None:
         x,
         [100 * gain.mean for gain in gains],
         yerr=[100 * (gain.half_width or 0.0) for gain in gains],
-        color=_COLOURS[name.split(", ")[0]],
+        color=COLOURS[name.split(", ")[0]],
         linestyle=_DASHES[name.split(", ")[1]],
         marker=".",
         markersize=4,
@@ -256,8 +312,8 @@ def curve(axis: "Axes", data: dict[str, Any], name: str, change: str, key: str, 
     network, method = name.split(", ")
     known = [each for each in _points(data, name, change, key) if each[1] is not None]
     x, y = [level for level, _, _ in known], [scale * mean for _, mean, _ in known]
-    colour = _COLOURS[network]
-    axis.plot(x, y, color=colour, linestyle=_DASHES[method], label=_title(name), marker=".", markersize=4)
+    colour = COLOURS[network]
+    axis.plot(x, y, color=colour, linestyle=_DASHES[method], label=curve_title(name), marker=".", markersize=4)
     low, high = ([a + sign * scale * (b or 0.0) for a, (_, _, b) in zip(y, known, strict=True)] for sign in (-1, 1))
     axis.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
 

@@ -10,7 +10,7 @@ WHEEL_VENV := build/wheel-venv
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-library test-experiments test-full fuzz lint format types docs wheel clean
+.PHONY: help install demo test test-library test-experiments test-full fuzz lint format types docs notebooks notebooks-check wheel clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -57,6 +57,13 @@ types: $(READY) ## Check the types of both packages
 
 docs: $(READY) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# `make notebooks NOTEBOOKS=quick_start` takes one of them.
+notebooks: $(READY) ## Execute the notebooks and write their outputs back
+	$(BIN)/python tools/notebooks.py run $(NOTEBOOKS)
+
+notebooks-check: $(READY) ## Execute the notebooks, and fail on any error or warning
+	$(BIN)/python tools/notebooks.py check $(NOTEBOOKS)
 
 wheel: $(READY) ## Build the wheel into dist/ and try it in a clean environment
 	rm -rf dist $(WHEEL_VENV)

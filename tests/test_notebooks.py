@@ -72,6 +72,19 @@ def test_a_notebook_is_kept_as_it_was_executed(tool: ModuleType, path: Path) -> 
     assert not re.search(r"/home/|/root/|/tmp/|site-packages", path.read_text())
 
 
+def test_bars_of_progress_and_the_machine_are_not_kept(tool: ModuleType) -> None:
+    new = nbformat.v4
+    bar = new.new_output("display_data", {"application/vnd.jupyter.widget-view+json": {}, "text/plain": "50%"})
+    printed = new.new_output("stream", name="stdout", text="printed")
+    cell = new.new_code_cell("f()", outputs=[bar, printed], metadata={"scrolled": True})
+    tidied = tool.tidied(
+        new.new_notebook(cells=[cell], metadata={"language_info": {"name": "python", "version": "3.11.7"}})
+    )
+    assert tidied.cells[0].outputs == [printed]
+    assert tidied.cells[0].metadata == {}
+    assert "version" not in nbformat.writes(tidied)
+
+
 def test_a_notebook_becomes_a_page(pages: ModuleType, tmp_path: Path) -> None:
     new = nbformat.v4
     text = "# A title\n\nSee [this](../docs/propagate.md#x), [that](other.ipynb) and [the net](https://e.org/a.ipynb)."

@@ -21,6 +21,7 @@ from traitlets.config import Config
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 SECONDS = 300  # for one cell
+WIDGET = "application/vnd.jupyter.widget-view+json"
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -46,10 +47,12 @@ def executed(path: Path) -> Any:
 
 
 def tidied(notebook: Any) -> Any:
-    """Return the notebook without what belongs to a machine: versions, names of kernels, the folding of cells."""
+    """Return the notebook without what belongs to a machine: versions, names of kernels, bars of what took long."""
     notebook.metadata = nbformat.from_dict(METADATA)
     for cell in notebook.cells:
         cell.metadata = nbformat.from_dict({})
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
     return notebook
 
 

@@ -286,9 +286,9 @@ def _several(draw: Draw, count: int) -> Sequence[Tensor] | None:
 
 
 def progress(total: int, title: str) -> Any:
-    """Return a progress bar that appears after two seconds, on a terminal only."""
+    """Return a progress bar that appears after two seconds, on a terminal or in a notebook with ipywidgets."""
     try:
-        with warnings.catch_warnings(action="ignore"):  # a notebook without ipywidgets has no bar, which is no matter
+        with warnings.catch_warnings(action="ignore"):  # that a notebook lacks ipywidgets
             from tqdm.auto import tqdm  # type: ignore[import-untyped]
     except ImportError:
         return _NoBar()

@@ -9,7 +9,7 @@ READY := $(VENV)/ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-library test-experiments test-full fuzz lint format types figures docs dist wheel release-check api clean
+.PHONY: help install demo test test-library test-experiments test-full fuzz lint format types figures docs notebooks notebooks-check dist wheel release-check api clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -59,6 +59,13 @@ figures: $(READY) ## Draw the figures of the documentation's concepts anew
 
 docs: $(READY) ## Build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# `make notebooks NOTEBOOKS=quick_start` takes one of them.
+notebooks: $(READY) ## Execute the notebooks and write their outputs back
+	$(BIN)/python tools/notebooks.py run $(NOTEBOOKS)
+
+notebooks-check: $(READY) ## Execute the notebooks, and fail on any error or warning
+	$(BIN)/python tools/notebooks.py check $(NOTEBOOKS)
 
 dist: $(READY) ## Build wheels and sdists of both packages into dist/
 	rm -rf dist

@@ -1,5 +1,9 @@
 """Running moments lose nothing, whatever the chunks and however large the mean."""
 
+import sys
+import warnings
+from types import ModuleType, SimpleNamespace
+
 import pytest
 import torch
 
@@ -66,6 +70,18 @@ def test_a_progress_bar_works_with_and_without_tqdm(monkeypatch):
                 patched.setitem(__import__("sys").modules, name, module)
             with monte_carlo.progress(3, "counting") as bar:
                 bar.update(3)
+
+
+def test_a_notebook_without_widgets_is_not_told_so(monkeypatch, recwarn):
+    for name in ("tqdm.auto", "tqdm.autonotebook"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr("tqdm.notebook.IProgress", None)
+    monkeypatch.setitem(sys.modules, "ipykernel.zmqshell", ModuleType("zmqshell"))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=object))
+    warnings.simplefilter("always")
+    with monte_carlo.progress(3, "counting") as bar:
+        bar.update(3)
+    assert [warning.message for warning in recwarn] == []
 
 
 def test_moments_of_several_processes_merge_to_those_of_all_draws():

@@ -15,11 +15,20 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 
 
 @pytest.fixture(autouse=True)
-def _torch_logs_less() -> Iterator[None]:
-    """The exporters report every package that is not installed."""
-    logging.disable(logging.WARNING)
+def _nothing_is_logged() -> Iterator[None]:
+    """The exporters would report every package that is not installed."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    for logger in loggers:
+        logger.addHandler(handler)
+    levels = [logger.level for logger in loggers]
     yield
-    logging.disable(logging.NOTSET)
+    for logger in loggers:
+        logger.removeHandler(handler)
+    assert [record.getMessage() for record in records if record.levelno >= logging.WARNING] == []
+    assert [logger.level for logger in loggers] == levels
 
 
 def _value(*shape: int, seed: int = 0) -> Normal:

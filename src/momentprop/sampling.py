@@ -288,9 +288,10 @@ def _several(draw: Draw, count: int) -> Sequence[Tensor] | None:
 
 
 def progress(total: int, title: str) -> Any:
-    """Return a progress bar that appears after two seconds, on a terminal only."""
+    """Return a progress bar that appears after two seconds, on a terminal or in a notebook with ipywidgets."""
     try:
-        from tqdm.auto import tqdm  # type: ignore[import-untyped]
+        with warnings.catch_warnings(action="ignore"):  # that a notebook lacks ipywidgets
+            from tqdm.auto import tqdm  # type: ignore[import-untyped]
     except ImportError:
         return _NoBar()
     return tqdm(total=total, desc=title, delay=2.0, leave=False, disable=None)

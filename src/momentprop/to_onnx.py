@@ -1,6 +1,8 @@
 """Writes a model as an ONNX program whose inputs and outputs are the components of values, by name."""
 
+import contextlib
 import functools
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -59,7 +61,7 @@ def to_onnx(
     how: dict[str, Any] = {"input_names": INPUTS[: len(given)], "output_names": list(_names(outputs))}
     if not covariance:
         how["dynamic_shapes"] = {name: {0: "batch"} for name in ("loc", "variance")[: len(given)]}
-    with torch.no_grad(), warnings.catch_warnings(action="ignore"):  # of the exporter, about torch's own functions
+    with torch.no_grad(), _quiet_exporters():
         program = torch.onnx.export(
             _recorded(run, given) if covariance else run,
             given,
@@ -69,6 +71,21 @@ def to_onnx(
     if file is not None:
         program.save(str(file))  # type: ignore[union-attr]
     return program
+
+
+@contextlib.contextmanager
+def _quiet_exporters() -> Iterator[None]:
+    """Silence what the exporters tell of their own functions, and of packages that nobody needs here."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _recorded(run: Callable[..., Any], given: tuple[Tensor, ...]) -> nn.Module:

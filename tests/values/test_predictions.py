@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentprop import Categorical, Joint, Logistic, Mean, Normal, kept_draws, propagate
+from momentprop import Categorical, Estimate, Joint, Logistic, Mean, Normal, kept_draws, propagate
 from momentprop.kernels.information import mutual_information
 from tests.values.joints import joint_of
 
@@ -167,6 +167,22 @@ def test_draws_are_kept_while_they_are_few(monkeypatch: pytest.MonkeyPatch) -> N
         copy.deepcopy(first).entropy()
     low, high = second.interval(0.5)
     torch.testing.assert_close(high - low, 2 * 0.6744897501960817 * second.stddev)
+
+
+def test_an_estimate_is_indexed_as_a_tensor_with_its_draws() -> None:
+    drawn = propagate(lambda x: x * 1.0, LOC, input_variance=VARIANCE, method="sample", samples=500, seed=0)
+    for index in (1, -1, slice(1, 3), (0, 2), (..., 1), [2, 0], LOC[:, 0] > 1, torch.tensor([1])):
+        chosen = drawn[index]
+        assert type(chosen) is Estimate
+        for part in ("loc", "variance", "loc_error", "variance_error"):
+            assert torch.equal(getattr(chosen, part), getattr(drawn, part)[index])
+        assert torch.equal(chosen.draws, torch.stack([draw[index] for draw in drawn.draws]))
+    torch.testing.assert_close(drawn[1].probabilities(), drawn.probabilities()[1])
+    assert [row.predict(-1).item() for row in drawn] == drawn.predict(-1).tolist()
+    copied = copy.deepcopy(drawn)[0]
+    assert copied.draws is None
+    joint = propagate(lambda x: x, LOC, input_variance=0.1, method="sample", samples=9, seed=0, covariance=True)
+    assert type(joint[0]) is Estimate
 
 
 # What is refused

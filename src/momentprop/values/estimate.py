@@ -1,7 +1,7 @@
 """The moments of many draws, with their standard errors."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -19,9 +19,9 @@ _QUANTILES = 2**24  # the most numbers that `torch.quantile` takes
 class Estimate(Uncertain):
     r"""Mean and variance of a number of draws, each with its standard error.
 
-    `propagate(..., method="sample")` returns it. It is a result only: no operation has a rule for it. While they are
-    few, it keeps the `draws` themselves, stacked along a new first dimension (otherwise that is None). They answer for
-    class probabilities, entropies and intervals.
+    `propagate(..., method="sample")` returns it. It is a result only: it can be indexed, but no operation has a rule
+    for it. While they are few, it keeps the `draws` themselves, stacked along a new first dimension (otherwise that is
+    None). They answer for class probabilities, entropies and intervals.
 
     >>> import torch, momentprop
     >>> scores = torch.tensor([[2.0, 0.0, -1.0]])
@@ -39,6 +39,18 @@ class Estimate(Uncertain):
     def __init__(self, loc: Tensor, variance: Tensor, loc_error: Tensor, variance_error: Tensor) -> None:
         self.loc, self.variance = loc, variance
         self.loc_error, self.variance_error = loc_error, variance_error
+
+    def __getitem__(self, index: Any) -> "Estimate":
+        """Choose elements as of a tensor, with their draws; a covariance of all units stays behind."""
+        parts = (self.loc, self.variance, self.loc_error, self.variance_error)
+        chosen = Estimate.of(*(part[index] for part in parts))
+        if self.draws is not None:
+            places = index if isinstance(index, tuple) else (index,)
+            chosen.draws = self.draws[(slice(None), *places)]  # type: ignore[misc]
+        return chosen
+
+    def __iter__(self) -> Iterator["Estimate"]:
+        return (self[place] for place in range(len(self)))
 
     def mutual_information(self, dim: int = -1, points: int | None = None) -> Tensor:
         """What of the entropy is due to the noise, in nats: the mean divergence of a draw from the class posterior.

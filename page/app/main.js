@@ -1,0 +1,138 @@
+// The page: picks a digit and its noise, asks all methods, and goes on drawing until there are many draws.
+
+import { data } from "./embedded.js";
+import { Draws } from "./draws.js";
+import { start } from "./networks.js";
+import { LENGTH, draw, moments } from "./noise.js";
+import { drawable, paint } from "./pictures.js";
+import { best, makeClasses, show, showCosts } from "./view.js";
+
+const CLASSES = 10;
+const FRAME = 14; // milliseconds of draws between two frames
+const ROUNDS = 9; // of the measurement of costs
+const SLIDERS = ["noise", "missing", "dropout"];
+
+const at = (id) => document.getElementById(id);
+const nextFrame = () => new Promise(requestAnimationFrame);
+const settings = () => Object.fromEntries(SLIDERS.map((name) => [name, Number(at(name).value)]));
+
+const draws = new Draws(CLASSES);
+let image = data.digits[0].pixels;
+let shown = null; // the class in the histogram; null: that which the plain network reads
+let changed = true;
+let wake = () => {};
+
+/** Ask all again: for another digit, other noise, or another class. */
+function ask(change = () => {}) {
+  change();
+  changed = true;
+  wake();
+}
+
+function makeDigits() {
+  const buttons = () => [...at("shelf").children];
+  const press = (button) => buttons().forEach((each) => each.setAttribute("aria-pressed", each === button));
+  const pad = drawable(at("pad"), (drawn) => ask(() => {
+    image = drawn;
+    shown = null;
+    press(null);
+  }));
+  for (const { pixels, label } of data.digits) {
+    const button = document.createElement("button");
+    button.title = `A ${label}`;
+    button.append(document.createElement("canvas"));
+    paint(button.firstChild, pixels);
+    button.addEventListener("click", () => ask(() => {
+      image = pixels;
+      shown = null;
+      press(button);
+      pad.leave();
+      paint(at("pad"), pixels);
+    }));
+    at("shelf").append(button);
+  }
+  press(at("shelf").firstChild);
+  paint(at("pad"), image);
+}
+
+function sayNoise({ noise, missing, dropout }) {
+  at("noise-said").textContent = noise ? `±${Math.round(100 * noise)} %` : "none";
+  at("missing-said").textContent = missing ? `${Math.round(100 * missing)} %` : "none";
+  at("dropout-said").textContent = dropout ? `${Math.round(100 * dropout)} %` : "none";
+  const guessed = missing ? "; blue pixels are missing, and guessed" : "";
+  at("seen-caption").textContent = `With noise, drawn once${guessed}`;
+}
+
+/** Ask the three methods about a digit and its noise. */
+async function asked(networks, input) {
+  return {
+    plain: await networks.plain(input.mean),
+    ap2: await networks.ap2Numbers(await networks.ap2(input)),
+    joint: await networks.jointNumbers(await networks.joint(input)),
+  };
+}
+
+/** Measure the milliseconds of each method, in turns. */
+async function costs(networks, input) {
+  const runs = {
+    ap1: () => networks.plain(input.mean),
+    ap2: () => networks.ap2(input),
+    joint: () => networks.joint(input),
+  };
+  const times = { ap1: [], ap2: [], joint: [] };
+  for (let round = 0; round < ROUNDS; round++) {
+    for (const [name, run] of Object.entries(runs)) {
+      const repeats = name === "joint" ? 1 : 5; // clocks of browsers are coarse
+      const begun = performance.now();
+      for (let i = 0; i < repeats; i++) await run();
+      times[name].push((performance.now() - begun) / repeats);
+    }
+    await nextFrame();
+  }
+  const median = (values) => values.sort((a, b) => a - b)[Math.floor(values.length / 2)];
+  return Object.fromEntries(Object.entries(times).map(([name, values]) => [name, median(values)]));
+}
+
+async function main() {
+  makeDigits();
+  at("accuracy").textContent = `${(100 * data.accuracy).toFixed(1)} %`;
+  makeClasses(CLASSES, (k) => ask(() => (shown = k)));
+  SLIDERS.forEach((name) => at(name).addEventListener("input", () => ask()));
+  const refresh = () => ask();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", refresh);
+  window.addEventListener("resize", refresh);
+
+  const networks = await start(LENGTH);
+  let price = null;
+  let size = 16; // of a batch of draws
+  for (let key = "", input, said, given; ; await nextFrame()) {
+    if (changed) {
+      changed = false;
+      given = settings();
+      sayNoise(given);
+      input = moments(image, given);
+      said = await asked(networks, input);
+      price ??= await costs(networks, input);
+      const asking = JSON.stringify([given, image]);
+      if (asking !== key) draws.clear();
+      key = asking;
+      globalThis.momentprop = { said, draws, price }; // for tests, and for the curious
+    } else if (draws.room > 0) {
+      const begun = performance.now();
+      const drawn = draw(input, given, Math.min(size, draws.room));
+      draws.add(await networks.plain(drawn), performance.now() - begun);
+      const took = performance.now() - begun;
+      size = took > FRAME ? Math.max(8, size / 2) : took < FRAME / 3 ? Math.min(128, size * 2) : size;
+      const seen = drawn.subarray(0, image.length).map((x) => 255 * (x * data.std + data.mean));
+      paint(at("seen"), seen, given.missing);
+    } else {
+      await new Promise((resolve) => (wake = resolve));
+      continue;
+    }
+    const k = shown ?? best(said.plain);
+    show(said, draws, k, Object.values(given).every((value) => value === 0));
+    showCosts(price, said, draws, k);
+  }
+}
+
+main();

@@ -10,7 +10,7 @@ WHEEL_VENV := build/wheel-venv
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-library test-experiments test-full fuzz lint format types docs wheel clean
+.PHONY: help install demo page page-check test test-library test-experiments test-full fuzz lint format types docs wheel clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -24,6 +24,13 @@ install: $(READY) ## Set up .venv with the library and the experiments
 
 demo: $(READY) ## Check three LeNets against Monte Carlo, and write reports into demo/
 	$(BIN)/momentprop demo
+
+page: $(READY) ## Build the page to play with, one file that works from disk; needs npm
+	@command -v npm > /dev/null || { echo "make page needs npm, which comes with Node.js 18 or newer"; exit 1; }
+	$(BIN)/python -m page.build
+
+page-check: $(READY) ## Check the page in Chromium against Python; needs npm and Chromium
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m '' -rs tests/page
 
 # One torch thread in each worker: pytest-xdist already uses every core.
 test: $(READY) ## Run the test suite and the doctests
@@ -70,5 +77,5 @@ wheel: $(READY) ## Build the wheel into dist/ and try it in a clean environment
 	rm -rf $(WHEEL_VENV)
 
 clean: ## Remove everything that make has made
-	rm -rf $(VENV) build dist site demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site demo page/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src experiments tests tools docs -name __pycache__ -type d -prune -exec rm -rf {} +

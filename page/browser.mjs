@@ -18,7 +18,6 @@ const profile = mkdtempSync(join(tmpdir(), "page-"));
 const context = await chromium.launchPersistentContext(profile, {
   executablePath: job.chromium,
   args: FLAGS,
-  deviceScaleFactor: job.scale ?? 1,
 });
 const errors = [];
 const found = [];

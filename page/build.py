@@ -6,9 +6,7 @@
 import base64
 import gzip
 import json
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +26,12 @@ WASM = PAGE / "node_modules" / "onnxruntime-web" / "dist" / "ort-wasm-simd-threa
 
 def main() -> None:
     """Build the page, and say where it is."""
-    if shutil.which("npm") is None:
-        sys.exit("The page needs npm, which comes with Node.js (18 or newer): install it, and run `make page` again.")
+    page = build()
+    print(f"Open {page} in a browser ({page.stat().st_size / 1e6:.1f} MB).")
+
+
+def build() -> Path:
+    """Export the networks, install and bundle the scripts, and write the page."""
     npm("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
     reader = Reader()
     files = {path.stem: path for path in reader.export(OUT / "programs")} | {"wasm": WASM}
@@ -46,7 +48,7 @@ def main() -> None:
         page = page.replace("{{" + name + "}}", text)
     out = OUT / "index.html"
     out.write_text(page)
-    print(f"Open {out.relative_to(Path.cwd())} in a browser ({out.stat().st_size / 1e6:.1f} MB).")
+    return out
 
 
 def npm(*arguments: str) -> None:

@@ -9,7 +9,7 @@ import { best, makeClasses, show, showCosts } from "./view.js";
 
 const CLASSES = 10;
 const FRAME = 14; // milliseconds of draws between two frames
-const ROUNDS = 9; // of the measurement of costs
+const ROUNDS = 25; // of the measurement of costs
 const SLIDERS = ["noise", "missing", "dropout"];
 
 const at = (id) => document.getElementById(id);

@@ -5,7 +5,7 @@ import { drawHistogram } from "./histogram.js";
 const METHODS = ["draws", "ap1", "ap2", "joint"];
 
 const at = (id) => document.getElementById(id);
-const percent = (p) => `${(100 * p).toFixed(p > 0.9995 || p < 0.0005 ? 0 : 1)} %`;
+const percent = (p) => `${(100 * p).toFixed(p > 0.9995 || p < 0.0005 ? 0 : 1)}\u00a0%`;
 const short = (x) => x.toFixed(Math.abs(x) < 10 ? 2 : 1);
 const counted = (n) => n.toLocaleString("en");
 
@@ -48,17 +48,17 @@ const moments = (each, k) => `${short(each.mean[k])} ± ${short(Math.sqrt(each.v
 /** Say in plain words how sure each method is of the digit that the plain network reads. */
 function verdict({ plain, ap2, joint }, draws, isCertain) {
   const k = best(plain);
-  const sure = (each) => percent(each.probabilities[k]);
+  const sure = ({ probabilities }) => (probabilities[k] > 0.9995 ? "over 99.9\u00a0%" : percent(probabilities[k]));
   const first = `The plain network reads a ${k}, with a probability of ${sure(plain)}.`;
   if (isCertain) return `${first} Nothing is random now, so all methods say the same. Move a slider.`;
-  const drawn = `Over ${counted(draws.count)} draws of the noise it is ${sure(draws)} on average.`;
-  return `${first} ${draws.count ? drawn : ""} AP2 says ${sure(ap2)} and joint ${sure(joint)}, without drawing.`;
+  const drawn = draws.count ? `Over ${counted(draws.count)} draws of the noise it is ${sure(draws)} on average.` : "";
+  return `${first} ${drawn} AP2 says ${sure(ap2)} and joint ${sure(joint)}, without drawing.`;
 }
 
 /** Show the cost of each method, and its deviation of the score of class `k`. */
 export function showCosts(milliseconds, said, draws, k) {
   const truth = Math.sqrt(draws.variance[k]);
-  const ratio = ({ variance }) => (truth > 0 ? `×${(Math.sqrt(variance[k]) / truth).toFixed(2)}` : "–");
+  const ratio = ({ variance }) => (truth > 1e-5 ? `×${(Math.sqrt(variance[k]) / truth).toFixed(2)}` : "–");
   const row = (method, name, time, deviation) =>
     `<tr class="${method}"><th>${name}</th><td>${span(time)}</td><td>${rounded(time / milliseconds.ap1)}</td>`
     + `<td>${deviation}</td></tr>`;

@@ -2,8 +2,8 @@
 //
 //     node browser.mjs '{"page": "/…/index.html", "chromium": "/usr/bin/chromium", "shots": [...]}'
 //
-// A shot has a `width`, a `height`, a `scheme` (light or dark), a `digit` of the shelf, the `settings` of the sliders,
-// the `draws` to wait for, and a `file` for a picture, if any.
+// A shot has a `width`, a `height`, a `scheme` (light or dark), a `digit` of the shelf or a `stroke` on the pad (points
+// from 0 to 1), the `settings` of the sliders, the `draws` to wait for, and a `file` for a picture, if any.
 
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -31,7 +31,8 @@ try {
   for (const shot of job.shots) {
     await page.setViewportSize({ width: shot.width ?? 1100, height: shot.height ?? 800 });
     await page.emulateMedia({ colorScheme: shot.scheme ?? "light" });
-    found.push(await page.evaluate(played, shot));
+    await pick(page, shot);
+    found.push(await page.evaluate(said, shot));
     if (shot.file) await page.screenshot({ path: shot.file, fullPage: shot.full ?? true });
   }
 } finally {
@@ -40,25 +41,33 @@ try {
 }
 console.log(JSON.stringify({ errors, found }));
 
-/** Inside the page: pick a digit, move the sliders, wait for draws, and return what all methods say. */
-async function played({ digit = 0, settings = {}, draws = 0 }) {
-  const before = globalThis.momentprop.said;
-  for (const [name, value] of Object.entries(settings)) {
-    const slider = document.getElementById(name);
-    slider.value = value;
-    slider.dispatchEvent(new Event("input"));
-  }
-  document.getElementById("shelf").children[digit].click();
+/** Pick a digit or draw one, and move the sliders. */
+async function pick(page, { digit = 0, stroke, settings = {} }) {
+  await page.evaluate((given) => {
+    globalThis.momentprop.said = null; // the page says it anew
+    for (const [name, value] of Object.entries(given)) document.getElementById(name).value = value;
+  }, settings);
+  if (!stroke) return page.locator("#shelf button").nth(digit).click();
+  const box = await page.locator("#pad").boundingBox();
+  const places = stroke.map(([x, y]) => [box.x + x * box.width, box.y + y * box.height]);
+  await page.mouse.move(...places[0]);
+  await page.mouse.down();
+  for (const place of places.slice(1)) await page.mouse.move(...place, { steps: 10 });
+  await page.mouse.up();
+}
+
+/** Inside the page: wait for draws, and return what all methods say. */
+async function said({ draws = 0 }) {
   const wait = () => new Promise((resolve) => setTimeout(resolve, 20));
-  while (globalThis.momentprop.said === before || globalThis.momentprop.draws.count < draws) await wait();
+  while (!globalThis.momentprop.said || globalThis.momentprop.draws.count < draws) await wait();
   const plainly = (each) => each && Object.fromEntries(
     ["mean", "variance", "probabilities"].filter((name) => each[name]).map((name) => [name, [...each[name]]]),
   );
-  const { said, draws: made, price } = globalThis.momentprop;
+  const { said: all, draws: made, price } = globalThis.momentprop;
   return {
-    plain: plainly(said.plain),
-    ap2: plainly(said.ap2),
-    joint: plainly(said.joint),
+    plain: plainly(all.plain),
+    ap2: plainly(all.ap2),
+    joint: plainly(all.joint),
     draws: { count: made.count, ...(made.count ? plainly(made) : {}) },
     price,
     verdict: document.getElementById("verdict").textContent,

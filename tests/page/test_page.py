@@ -27,9 +27,11 @@ def test_the_page_says_what_python_says_without_errors_on_desktop_and_phone():
         for place, given in zip(PLACES, SETTINGS, strict=True)
     ]
     phone = [{"width": 390, "height": 844, "scheme": scheme, "draws": 100} for scheme in ("light", "dark")]
-    played = browser.play(build(), [*shots, *phone])
+    stroke = {"width": 390, "stroke": [[0.55, 0.1], [0.45, 0.9]], "draws": 100}
+    played = browser.play(build(), [*shots, *phone, stroke])
     assert played["errors"] == []
     assert [found["overflow"] for found in played["found"]] == [0] * len(played["found"])
+    assert played["found"][-1]["verdict"].startswith("The plain network reads a 1")
 
     reader = Reader()
     for place, given, found in zip(PLACES, SETTINGS, played["found"], strict=False):

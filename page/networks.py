@@ -8,6 +8,7 @@ whose mean and variance the page may choose, or draw.
 import math
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +39,7 @@ class WithFactors(nn.Module):
         """Return the scores of the classes."""
         image, *rest = noise.split(self.sizes, 1)
         factors = iter(rest)
-        x = image.unflatten(1, SHAPE)
+        x: Tensor = image.unflatten(1, SHAPE)  # type: ignore[no-untyped-call]
         for layer in self.layers:
             x = x * next(factors).reshape(x.shape) if isinstance(layer, nn.Dropout) else layer(x)
         return x
@@ -128,8 +129,8 @@ class Reader:
         """Return an image whose pixels are noisy, by a fraction of black to white, and some of them missing."""
         mask = self.order < round(missing * PIXELS)
         x = (image.reshape(1, *SHAPE) - self.mean) / self.std
-        given = {"mean": self.pixel_mean, "variance": self.pixel_variance, "noise": (noise / self.std) ** 2}
-        return Normal.missing(x, mask.unsqueeze(0), **given)
+        observed = (noise / self.std) ** 2
+        return Normal.missing(x, mask.unsqueeze(0), self.pixel_mean, self.pixel_variance, noise=observed)
 
     def with_factors(self, x: Normal, dropout: float) -> Normal:
         """Return the input of the programs for an image and a rate of dropout."""
@@ -157,8 +158,10 @@ def _export(
     model: nn.Module, example: dict[str, Tensor], outputs: list[str], path: Path, batch: dict[int, str] | None = None
 ) -> None:
     """Write a model of plain tensors as an ONNX program."""
-    options = {"input_names": list(example), "output_names": outputs, "dynamic_shapes": batch and [batch]}
+    options: dict[str, Any] = {"input_names": list(example), "output_names": outputs, "verbose": False}
+    if batch is not None:
+        options["dynamic_shapes"] = [batch]
     with warnings.catch_warnings(action="ignore"):  # of the exporter, about torch's own functions
-        program = torch.onnx.export(model, tuple(example.values()), dynamo=True, verbose=False, **options)
+        program = torch.onnx.export(model, tuple(example.values()), dynamo=True, **options)
     assert program is not None
     program.save(str(path))

@@ -7,7 +7,8 @@ const FOOT = 22; // the height of the axis, in pixels
 export function drawHistogram(canvas, k, said, draws) {
   const { context, width, height, colour } = prepared(canvas);
   const plain = said.plain.mean[k];
-  const normals = [said.ap2, said.joint].map((each) => ({ mean: each.mean[k], deviation: Math.sqrt(each.variance[k]) }));
+  const normalOf = ({ mean, variance }) => ({ mean: mean[k], deviation: Math.sqrt(variance[k]) });
+  const normals = [normalOf(said.ap2), normalOf(said.joint)];
   const [low, high] = limits(plain, normals);
   const counts = draws.counts(k, low, high, STEPS);
   const perUnit = STEPS / (high - low) / Math.max(1, draws.count); // of a density

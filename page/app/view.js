@@ -29,7 +29,8 @@ export function show(said, draws, k, isCertain) {
   const all = { ...said, ap1: said.plain, draws };
   at("shown").textContent = k;
   drawHistogram(at("histogram"), k, said, draws);
-  at("draws-said").textContent = draws.count ? `${moments(draws, k)} of ${counted(draws.count)}` : "";
+  at("draws-count").textContent = `${counted(draws.count)} draws`;
+  at("draws-said").textContent = draws.count ? moments(draws, k) : "";
   at("ap1-said").textContent = short(said.plain.mean[k]);
   at("ap2-said").textContent = moments(said.ap2, k);
   at("joint-said").textContent = moments(said.joint, k);
@@ -51,8 +52,9 @@ function verdict({ plain, ap2, joint }, draws, isCertain) {
   const sure = ({ probabilities }) => (probabilities[k] > 0.9995 ? "over 99.9\u00a0%" : percent(probabilities[k]));
   const first = `The plain network reads a ${k}, with a probability of ${sure(plain)}.`;
   if (isCertain) return `${first} Nothing is random now, so all methods say the same. Move a slider.`;
-  const drawn = draws.count ? `Over ${counted(draws.count)} draws of the noise it is ${sure(draws)} on average.` : "";
-  return `${first} ${drawn} AP2 says ${sure(ap2)} and joint ${sure(joint)}, without drawing.`;
+  const drawn = `Over ${counted(draws.count)} draws of the noise it is ${sure(draws)} on average.`;
+  const computed = `AP2 says ${sure(ap2)} and joint ${sure(joint)}, without drawing.`;
+  return draws.count ? `${first} ${drawn} ${computed}` : `${first} ${computed}`;
 }
 
 /** Show the cost of each method, and its deviation of the score of class `k`. */
@@ -71,4 +73,4 @@ export function showCosts(milliseconds, said, draws, k) {
 }
 
 const rounded = (x) => (x < 9.5 ? x.toFixed(1) : counted(Math.round(x)));
-const span = (ms) => (ms < 10 ? `${ms.toFixed(1)} ms` : ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(1)} s`);
+const span = (ms) => (ms < 1000 ? `${ms.toFixed(ms < 10 ? 1 : 0)} ms` : `${(ms / 1000).toFixed(1)} s`);

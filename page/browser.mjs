@@ -63,13 +63,12 @@ async function said({ draws = 0 }) {
   const plainly = (each) => each && Object.fromEntries(
     ["mean", "variance", "probabilities"].filter((name) => each[name]).map((name) => [name, [...each[name]]]),
   );
-  const { said: all, draws: made, price } = globalThis.momentprop;
+  const { said: all, draws: made } = globalThis.momentprop;
   return {
     plain: plainly(all.plain),
     ap2: plainly(all.ap2),
     joint: plainly(all.joint),
     draws: { count: made.count, ...(made.count ? plainly(made) : {}) },
-    price,
     verdict: document.getElementById("verdict").textContent,
     overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
   };

@@ -39,7 +39,7 @@ class WithFactors(nn.Module):
         """Return the scores of the classes."""
         image, *rest = noise.split(self.sizes, 1)
         factors = iter(rest)
-        x: Tensor = image.unflatten(1, SHAPE)  # type: ignore[no-untyped-call]
+        x: Tensor = image.unflatten(1, SHAPE)
         for layer in self.layers:
             x = x * next(factors).reshape(x.shape) if isinstance(layer, nn.Dropout) else layer(x)
         return x

@@ -63,13 +63,20 @@ function sayNoise({ noise, missing, dropout }) {
   at("seen-caption").textContent = `With noise, drawn once${guessed}`;
 }
 
-/** Ask the three methods about a digit and its noise. */
-async function asked(networks, input) {
-  return {
+/** Ask the three methods about the digit and its noise; draws begin anew if these are others than before. */
+async function asked(networks, before) {
+  const given = settings();
+  const key = JSON.stringify([given, image]);
+  sayNoise(given);
+  const input = moments(image, given);
+  const said = {
     plain: await networks.plain(input.mean),
     ap2: await networks.ap2Numbers(await networks.ap2(input)),
     joint: await networks.jointNumbers(await networks.joint(input)),
   };
+  if (key !== before?.key) draws.clear();
+  globalThis.momentprop = { said, draws }; // for tests, and for the curious
+  return { given, input, said, key };
 }
 
 /** Measure the milliseconds of each method, in turns. */
@@ -93,46 +100,51 @@ async function costs(networks, input) {
   return Object.fromEntries(Object.entries(times).map(([name, values]) => [name, median(values)]));
 }
 
-async function main() {
+/** Draw a batch of some size, and return the size for the next one, so that frames stay smooth. */
+async function drawSome(networks, { input, given }, size) {
+  const begun = performance.now();
+  const drawn = draw(input, given, Math.min(size, draws.room));
+  const found = await networks.plain(drawn);
+  const took = performance.now() - begun;
+  draws.add(found, took);
+  const seen = drawn.subarray(0, image.length).map((x) => 255 * (x * data.std + data.mean));
+  paint(at("seen"), seen, given.missing);
+  return took > FRAME ? Math.max(8, size / 2) : took < FRAME / 3 ? Math.min(128, size * 2) : size;
+}
+
+function makeControls() {
   makeDigits();
   at("accuracy").textContent = `${(100 * data.accuracy).toFixed(1)} %`;
   makeClasses(CLASSES, (k) => ask(() => (shown = k)));
   SLIDERS.forEach((name) => at(name).addEventListener("input", () => ask()));
-  const refresh = () => ask();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", refresh);
-  window.addEventListener("resize", refresh);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => ask());
+  window.addEventListener("resize", () => ask());
+}
 
+async function main() {
+  makeControls();
   const networks = await start(LENGTH);
   let price = null;
-  let size = 16; // of a batch of draws
-  for (let key = "", input, said, given; ; await nextFrame()) {
+  let now = null; // what is asked, and what the methods say of it
+  for (let size = 16; ; await nextFrame()) {
     if (changed) {
       changed = false;
-      given = settings();
-      sayNoise(given);
-      input = moments(image, given);
-      said = await asked(networks, input);
-      price ??= await costs(networks, input);
-      const asking = JSON.stringify([given, image]);
-      if (asking !== key) draws.clear();
-      key = asking;
-      globalThis.momentprop = { said, draws, price }; // for tests, and for the curious
+      now = await asked(networks, now);
+    } else if (price === null) {
+      price = await costs(networks, now.input);
     } else if (draws.room > 0) {
-      const begun = performance.now();
-      const drawn = draw(input, given, Math.min(size, draws.room));
-      draws.add(await networks.plain(drawn), performance.now() - begun);
-      const took = performance.now() - begun;
-      size = took > FRAME ? Math.max(8, size / 2) : took < FRAME / 3 ? Math.min(128, size * 2) : size;
-      const seen = drawn.subarray(0, image.length).map((x) => 255 * (x * data.std + data.mean));
-      paint(at("seen"), seen, given.missing);
+      size = await drawSome(networks, now, size);
     } else {
       await new Promise((resolve) => (wake = resolve));
       continue;
     }
-    const k = shown ?? best(said.plain);
-    show(said, draws, k, Object.values(given).every((value) => value === 0));
-    showCosts(price, said, draws, k);
+    const k = shown ?? best(now.said.plain);
+    show(now.said, draws, k, Object.values(now.given).every((value) => value === 0));
+    if (price !== null) showCosts(price, now.said, draws, k);
   }
 }
 
-main();
+main().catch((error) => {
+  at("verdict").textContent = `This browser cannot run the networks: ${error.message}`;
+  throw error;
+});

@@ -10,7 +10,7 @@ WHEEL_VENV := build/wheel-venv
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo page page-check test test-library test-experiments test-full fuzz lint format types docs wheel clean
+.PHONY: help install demo needs-npm page page-check test test-library test-experiments test-full fuzz lint format types docs wheel clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -25,8 +25,10 @@ install: $(READY) ## Set up .venv with the library and the experiments
 demo: $(READY) ## Check three LeNets against Monte Carlo, and write reports into demo/
 	$(BIN)/momentprop demo
 
-page: $(READY) ## Build the page to play with, one file that works from disk; needs npm
-	@command -v npm > /dev/null || { echo "make page needs npm, which comes with Node.js 18 or newer"; exit 1; }
+needs-npm:
+	@command -v npm > /dev/null || { echo "The page needs npm, which comes with Node.js 18 or newer."; exit 1; }
+
+page: needs-npm $(READY) ## Build the page to play with, one file that works from disk; needs npm
 	$(BIN)/python -m page.build
 
 page-check: $(READY) ## Check the page in Chromium against Python; needs npm and Chromium

@@ -22,9 +22,10 @@ export function moments(image, { noise, missing, dropout }) {
 
 /** Some draws of these numbers, one after the other. */
 export function draw({ mean, variance }, { dropout }, count) {
-  const drawn = new Float32Array(count * LENGTH);
+  const drawn = new Float32Array(count * LENGTH).fill(1);
   for (let start = 0; start < drawn.length; start += LENGTH) {
     for (let i = 0; i < PIXELS; i++) drawn[start + i] = mean[i] + Math.sqrt(variance[i]) * normal();
+    if (dropout === 0) continue;
     for (let i = PIXELS; i < LENGTH; i++) drawn[start + i] = Math.random() < dropout ? 0 : 1 / (1 - dropout);
   }
   return drawn;

@@ -10,7 +10,8 @@ WHEEL_VENV := build/wheel-venv
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo needs-npm page page-check test test-library test-experiments test-full fuzz lint format types docs wheel clean
+.PHONY: help install demo needs-npm page page-check test test-library test-experiments test-full fuzz
+.PHONY: lint format types docs wheel clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'

@@ -44,7 +44,6 @@ console.log(JSON.stringify({ errors, found }));
 /** Pick a digit or draw one, and move the sliders. */
 async function pick(page, { digit = 0, stroke, settings = {} }) {
   await page.evaluate((given) => {
-    globalThis.momentprop.said = null; // the page says it anew
     for (const [name, value] of Object.entries(given)) document.getElementById(name).value = value;
   }, settings);
   if (!stroke) return page.locator("#shelf button").nth(digit).click();
@@ -59,7 +58,7 @@ async function pick(page, { digit = 0, stroke, settings = {} }) {
 /** Inside the page: wait for draws, and return what all methods say. */
 async function said({ draws = 0 }) {
   const wait = () => new Promise((resolve) => setTimeout(resolve, 20));
-  while (!globalThis.momentprop.said || globalThis.momentprop.draws.count < draws) await wait();
+  while (!globalThis.momentprop.isAnswered() || globalThis.momentprop.draws.count < draws) await wait();
   const plainly = (each) => each && Object.fromEntries(
     ["mean", "variance", "probabilities"].filter((name) => each[name]).map((name) => [name, [...each[name]]]),
   );

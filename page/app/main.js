@@ -19,13 +19,14 @@ const settings = () => Object.fromEntries(SLIDERS.map((name) => [name, Number(at
 const draws = new Draws(CLASSES);
 let image = data.digits[0].pixels;
 let shown = null; // the class in the histogram; null: that which the plain network reads
-let changed = true;
+let asks = 1;
+let answered = 0; // the number of the last ask that has its answer
 let wake = () => {};
 
 /** Ask all again: for another digit, other noise, or another class. */
 function ask(change = () => {}) {
   change();
-  changed = true;
+  asks++;
   wake();
 }
 
@@ -75,7 +76,7 @@ async function asked(networks, before) {
     joint: await networks.jointNumbers(await networks.joint(input)),
   };
   if (key !== before?.key) draws.clear();
-  globalThis.momentprop = { said, draws }; // for tests, and for the curious
+  globalThis.momentprop = { said, draws, isAnswered: () => answered === asks }; // for tests, and for the curious
   return { given, input, said, key };
 }
 
@@ -126,9 +127,10 @@ async function main() {
   let price = null;
   let now = null; // what is asked, and what the methods say of it
   for (let size = 16; ; await nextFrame()) {
-    if (changed) {
-      changed = false;
+    if (answered < asks) {
+      const number = asks;
       now = await asked(networks, now);
+      answered = number;
     } else if (price === null) {
       price = await costs(networks, now.input);
     } else if (draws.room > 0) {

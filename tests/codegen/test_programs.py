@@ -187,7 +187,7 @@ def test_a_forked_child_builds_what_its_parent_was_about_to_build():
 
 _SHORT = """
 import time, torch
-from momentprop import AsTensors, Normal
+from momentprop import Normal
 from momentprop.codegen import processes
 torch.nn.functional.silu(Normal(torch.ones(2), 1.0))
 while not processes._STATE.running:

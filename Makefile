@@ -9,7 +9,8 @@ READY := $(VENV)/ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-library test-experiments test-full fuzz lint format types figures docs notebooks notebooks-check dist wheel release-check api clean
+.PHONY: help install demo needs-npm page page-check test test-library test-experiments test-full fuzz lint format
+.PHONY: types figures docs notebooks notebooks-check dist wheel release-check api clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -23,6 +24,15 @@ install: $(READY) ## Set up .venv with the library and the experiments
 
 demo: $(READY) ## Check three LeNets against Monte Carlo, and write reports into demo/
 	$(BIN)/momentprop demo
+
+needs-npm:
+	@command -v npm > /dev/null || { echo "The page needs npm, which comes with Node.js 18 or newer."; exit 1; }
+
+page: needs-npm $(READY) ## Build the page to play with, one file that works from disk; needs npm
+	$(BIN)/python -m page.build
+
+page-check: $(READY) ## Check the page in Chromium against Python; needs npm and Chromium
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m '' -rs tests/page
 
 # One torch thread in each worker: pytest-xdist already uses every core.
 test: $(READY) ## Run the test suite and the doctests
@@ -84,5 +94,5 @@ api: $(READY) ## Renew tests/api.txt, the list of the public names and their sig
 	$(BIN)/python -m tests.api
 
 clean: ## Remove everything that make has made
-	rm -rf $(VENV) build dist site demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site demo page/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src experiments tests tools docs -name __pycache__ -type d -prune -exec rm -rf {} +

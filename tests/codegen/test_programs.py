@@ -11,10 +11,12 @@ import time
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from momentprop import Normal
+from momentprop import AsTensors, Normal
 from momentprop.codegen import programs
 from momentprop.codegen.programs import Functions, program_for
+from momentprop.torch_compat.tracing import traced
 from tests.codegen.conftest import needs_compiler
 
 pytestmark = [needs_compiler, pytest.mark.usefixtures("building")]
@@ -202,3 +204,12 @@ def test_a_process_that_ends_during_a_build_leaves_nothing_and_says_nothing(fold
     assert done.stderr.startswith("kernels are being built in the background")
     assert list(folder.iterdir()) == []
     assert time.monotonic() - start < 30
+
+
+def test_a_trace_records_the_formula_although_there_is_a_program():
+    programs.set_mode("wait")
+    model, x = AsTensors(nn.ReLU()), (X, X.exp())
+    model(*x)
+    recorded = traced(model, x)
+    other = (-X, X.cosh())
+    torch.testing.assert_close(recorded(*other), model(*other))

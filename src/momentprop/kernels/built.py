@@ -14,6 +14,7 @@ from momentprop.codegen.programs import Functions, Program, mode, program_for
 from momentprop.kernels.autograd import Fused, outputs_of
 from momentprop.kernels.derivatives import gradients, is_transformed, pullback, requires_grad
 from momentprop.kernels.moments import Kernel, at_finite_means, exact_where_certain, flat_partials
+from momentprop.torch_compat.dispatching import is_watched
 from momentprop.torch_compat.export import scripting
 from momentprop.torch_compat.functorch import is_forward_mode, is_transforming
 
@@ -66,6 +67,7 @@ def may_be_built(inputs: Sequence[Tensor]) -> bool:
         or scripting()
         or is_transforming()
         or is_forward_mode()
+        or is_watched()
     )
 
 

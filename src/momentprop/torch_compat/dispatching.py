@@ -1,4 +1,4 @@
-"""The base of modes that see every operation below autograd, which torch keeps in a private module."""
+"""Modes that see every operation below autograd: their base, which torch keeps in a private module, and who looks."""
 
 from typing import Any
 
@@ -19,3 +19,15 @@ class DispatchMode(_Mode):  # type: ignore[misc, unused-ignore]
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
+
+
+_modes_running: Any = known(
+    "torch._C._len_torch_dispatch_stack",
+    otherwise=lambda: 0,
+    loses="ONNX programs with a covariance need MOMENTPROP_KERNELS=eager",
+)
+
+
+def is_watched() -> bool:
+    """Return whether such a mode is running, as in a trace by `make_fx`, which would not see what a program does."""
+    return bool(_modes_running())

@@ -1,0 +1,1 @@
+"""The page to play with: its programs, how it is built, and how Chromium plays with it."""

@@ -10,7 +10,7 @@ from torch.distributions import Distribution, MultivariateNormal
 
 from momentprop.dispatch import MissingRule, where
 from momentprop.dispatch.operand import CONVERSIONS
-from momentprop.values.predictions import warn_of_probabilities
+from momentprop.values.predictions import sum_to_one, warn_of_one_score
 from momentprop.values.uncertain import Uncertain
 
 _QUANTILES = 2**24  # the most numbers that `torch.quantile` takes
@@ -76,9 +76,14 @@ class Estimate(Uncertain):
             "`propagate(..., method='sample', outputs=lambda y: ...)`"
         )
 
+    def _gives_probabilities(self, dim: int) -> bool:
+        if self.draws is None:
+            return super()._gives_probabilities(dim)
+        return sum_to_one(self.draws, dim if dim < 0 else dim + 1)
+
     def _log_q(self, dim: int) -> Tensor:
         found = self._log_p(dim)
-        warn_of_probabilities(self.loc, dim)
+        warn_of_one_score(self.loc, dim)
         return torch.logsumexp(found, 0) - math.log(len(found))
 
     def _log_p(self, dim: int) -> Tensor:
@@ -88,8 +93,8 @@ class Estimate(Uncertain):
                 f"this {type(self).__name__} has no draws, because they were many, or because it was copied or loaded: "
                 "let each draw give its probabilities, as in `propagate(..., outputs=lambda y: y.softmax(-1))`"
             )
-        scores = self.draws.movedim(dim if dim < 0 else dim + 1, -1)
-        return torch.log_softmax(scores.to(self.loc.dtype), -1)
+        scores = self.draws.movedim(dim if dim < 0 else dim + 1, -1).to(self.loc.dtype)
+        return scores.log() if sum_to_one(scores, -1) else torch.log_softmax(scores, -1)
 
 
 class JointEstimate(Estimate):

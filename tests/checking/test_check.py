@@ -228,3 +228,11 @@ def test_an_empty_batch_or_output_and_no_units_are_refused() -> None:
     for units in (0, -1):
         with pytest.raises(ValueError, match="at least 1 unit of every output must be measured"):
             check(model, torch.ones(2, 4), input_variance=0.1, units=units)
+
+
+def test_a_single_input_without_a_batch_is_told():
+    report = check(mlp().eval(), X[0], input_variance=0.1, samples=20)
+    assert "give it a dimension for the batch, as in `x.unsqueeze(0)`" in report.notes[0]
+    assert "`x.unsqueeze(0)`" in str(report)
+    assert check(mlp().eval(), X[:1], input_variance=0.1, samples=20).notes == []
+    assert check(torch.relu, X[0], input_variance=0.1, samples=20).notes == []

@@ -256,3 +256,33 @@ def test_the_family_chooses_the_posterior() -> None:
 def test_one_class_score_is_told():
     with pytest.warns(UserWarning, match=r"one class score.*torch.sigmoid"):
         assert Normal(torch.zeros(3, 1), 1.0).probabilities().eq(1).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"covariance": True}])
+def test_draws_are_converted_with_their_moments(options: dict[str, Any]) -> None:
+    y = propagate(lambda x: x, LOC, input_variance=0.1, method="sample", samples=50, seed=0, **options)
+    for found in (y.cpu(), y.to("cpu"), y.detach(), y.clone(), y.contiguous(), y.float()):
+        assert type(found) is type(y)
+        assert torch.equal(found.draws, y.draws)
+        assert torch.equal(found.entropy(), y.entropy())
+    double = y.to(torch.float64)
+    assert {part.dtype for part in (*double.parts, double.draws)} == {torch.float64}
+    torch.testing.assert_close(double.mutual_information().float(), y.mutual_information())
+    with pytest.raises(TypeError, match=r"an \w*Estimate cannot have elements of torch.int64: convert `.loc` alone"):
+        y.to(torch.int64)
+
+
+@pytest.mark.parametrize("method", ["ap1", "ap2", "sample", "full", "linear"])
+def test_every_result_can_be_moved_and_converted(method: Any) -> None:
+    y = propagate(lambda x: 2 * x, LOC, input_variance=0.1, method=method, **_few(method))
+    posterior = propagate(lambda x: x.log_softmax(-1), LOC, input_variance=0.1)
+    for found in (y, posterior):
+        for name in ("cpu", "detach", "clone", "float", "contiguous"):
+            assert type(getattr(found, name)()) is type(found), name
+        assert found.to(torch.float64).dtype == found.double().dtype == torch.float64
+        assert found.half().dtype == found.to(torch.float16).dtype == torch.float16
+        assert found.bfloat16().dtype == torch.bfloat16
+
+
+def _few(method: str) -> dict[str, Any]:
+    return {"samples": 10} if method == "sample" else {}

@@ -13,6 +13,7 @@ from momentprop.dispatch.operand import CONVERSIONS
 from momentprop.values.predictions import sum_to_one, warn_of_one_score
 from momentprop.values.uncertain import Uncertain
 
+_CONVERSIONS = "bfloat16 clone contiguous cpu cuda detach double float half to type".split()
 _QUANTILES = 2**24  # the most numbers that `torch.quantile` takes
 
 
@@ -65,6 +66,13 @@ class Estimate(Uncertain):
         """Return torch's `Normal` with the moments of the draws."""
         return torch.distributions.Normal(self.loc, self.stddev)
 
+    def each(self, function: Callable[[Tensor], Any]) -> Any:
+        """Apply a function that moves or converts elements to every component, and to the draws."""
+        found = super().each(function)
+        if self.draws is not None:
+            found.draws = function(self.draws)
+        return found
+
     @classmethod
     def without_rule(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoReturn:
         """Refuse an operation: what follows the model belongs into each draw."""
@@ -95,6 +103,25 @@ class Estimate(Uncertain):
             )
         scores = self.draws.movedim(dim if dim < 0 else dim + 1, -1).to(self.loc.dtype)
         return scores.log() if sum_to_one(scores, -1) else torch.log_softmax(scores, -1)
+
+
+def _converting(name: str) -> Callable[..., Any]:
+    def convert(self: Estimate, *args: Any, **kwargs: Any) -> Any:
+        def converted(part: Tensor) -> Any:
+            found = getattr(part, name)(*args, **kwargs)
+            if isinstance(found, Tensor) and not found.is_floating_point():
+                raise TypeError(f"an {type(self).__name__} cannot have elements of {found.dtype}: convert `.loc` alone")
+            return found
+
+        return self.each(converted)
+
+    convert.__name__ = name
+    convert.__doc__ = f"As `torch.Tensor.{name}`, of every component and of the draws."
+    return convert
+
+
+for _name in _CONVERSIONS:
+    setattr(Estimate, _name, _converting(_name))
 
 
 class JointEstimate(Estimate):

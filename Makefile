@@ -6,11 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 WHEEL_VENV := build/wheel-venv
+POSTERIORS_VENV := build/posteriors-venv
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-library test-experiments test-full fuzz lint format types docs wheel clean
+.PHONY: help install demo test test-library test-experiments test-posteriors test-full fuzz lint format types docs wheel clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /|/' | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -34,6 +35,15 @@ test-library: $(READY) ## Run the part of it that is about the library
 
 test-experiments: $(READY) ## Run the part of it that is about the experiments
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal experiments
+
+$(POSTERIORS_VENV)/ready: constraints.txt tests/posteriors/requirements.txt
+	$(PYTHON) -m venv $(POSTERIORS_VENV)
+	$(POSTERIORS_VENV)/bin/pip install --quiet -c constraints.txt torch numpy scipy tqdm pytest
+	$(POSTERIORS_VENV)/bin/pip install --quiet --no-deps -r tests/posteriors/requirements.txt
+	touch $@
+
+test-posteriors: $(POSTERIORS_VENV)/ready ## Run the tests of posteriors with laplace-torch, blitz and bayesian-torch
+	OMP_NUM_THREADS=1 $(POSTERIORS_VENV)/bin/python -m pytest -p no:cacheprovider tests/posteriors
 
 test-full: $(READY) ## Run the test suite with the slow, wide checks, and that of the rules with built kernels
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal -m ''

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
-from momentprop.torch_compat.guard import known
+from momentprop.torch_compat.guard import known, warn
 
 
 def _refuse(*_: Any, **__: Any) -> Any:
@@ -52,8 +52,19 @@ def _traced(function: Callable[..., Any], args: Sequence[Tensor]) -> fx.GraphMod
     with torch.no_grad():
         recorded = _make_fx(function, decomposition_table=_TRANSPOSES)(*args)
         module: fx.GraphModule = _make_fx(torch.func.functionalize(recorded))(*args)  # without operations in place
+        module.graph = _without_repeats(module.graph)
         _fold(module)
     return module
+
+
+def _without_repeats(graph: fx.Graph) -> fx.Graph:
+    """Leave operations once that are the same in every backward pass, as formulas are."""
+    try:
+        from torch._functorch.compile_utils import fx_graph_cse
+    except ImportError:
+        warn("torch._functorch.compile_utils.fx_graph_cse", "ONNX programs with a covariance are larger")
+        return graph
+    return fx_graph_cse(graph)  # type: ignore[no-any-return]
 
 
 def _fold(module: fx.GraphModule) -> None:

@@ -5,11 +5,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+POSTERIORS_VENV := build/posteriors-venv
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo needs-npm page page-check test test-library test-experiments test-full fuzz lint format
+.PHONY: help install demo needs-npm page page-check test test-library test-experiments test-posteriors test-full fuzz lint format
 .PHONY: types figures docs notebooks notebooks-check dist wheel release-check api clean
 
 help: ## List the targets
@@ -43,6 +44,15 @@ test-library: $(READY) ## Run the part of it that is about the library
 
 test-experiments: $(READY) ## Run the part of it that is about the experiments
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal experiments
+
+$(POSTERIORS_VENV)/ready: constraints.txt tests/posteriors/requirements.txt
+	$(PYTHON) -m venv $(POSTERIORS_VENV)
+	$(POSTERIORS_VENV)/bin/pip install --quiet -c constraints.txt torch numpy scipy tqdm pytest
+	$(POSTERIORS_VENV)/bin/pip install --quiet --no-deps -r tests/posteriors/requirements.txt
+	touch $@
+
+test-posteriors: $(POSTERIORS_VENV)/ready ## Run the tests of posteriors with laplace-torch, blitz and bayesian-torch
+	OMP_NUM_THREADS=1 $(POSTERIORS_VENV)/bin/python -m pytest -p no:cacheprovider tests/posteriors
 
 test-full: $(READY) ## Run the test suite with the slow, wide checks, and that of the rules with built kernels
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal -m ''

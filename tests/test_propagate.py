@@ -357,3 +357,10 @@ def test_draws_do_not_share_what_a_model_writes_into_an_object():
     assert len(full.tensors) == 1
     with pytest.raises(RuntimeError, match="the model wrote into the _Store it was given"):
         propagate(_appends, torch.zeros(2), empty, input_variance=1.0, method="sample", samples=4)
+
+
+def test_the_number_of_draws_is_told_where_nothing_draws():
+    with pytest.raises(ValueError, match="samples=100 is for draws, but no method is named: write `method='sample'`"):
+        propagate(nn.ReLU(), X, input_variance=0.1, samples=100)
+    with pytest.raises(ValueError, match="family='logistic' is one of method='ap2', not of 'sample'"):
+        propagate(nn.ReLU(), X, input_variance=0.1, method="sample", family="logistic")

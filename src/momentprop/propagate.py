@@ -47,7 +47,7 @@ def propagate(
     input_std: Tensor | float | None = None,
     input_covariance: Tensor | None = None,
     dropout: bool = False,
-    samples: int = 1000,
+    samples: int | None = None,
     record: bool | Sequence[str] = False,
     calibration: Any = None,
     fallback: Literal["quadrature", "monte_carlo", "linearize"] | Fallback | None = None,
@@ -102,7 +102,7 @@ def propagate(
             one for each.
         dropout: let dropout act although the model is in evaluation mode, attention dropout included. Every module but
             the normalizations is told that it is training.
-        samples: the number of draws of `"sample"`.
+        samples: the number of draws of `"sample"`, by default 1000.
         record: also return a dictionary with copies of the value at every module, or at the modules named. Its keys are
             the paths of the modules, and `path#2` for the second call of one.
         calibration: corrections of `"ap2"`, as `momentprop.calibrate` gives them. Refused if a module, a constant or a
@@ -132,8 +132,7 @@ def propagate(
     right; otherwise, and if one has items and the other has none, they are taken as independent of each other. A model
     that is too large for `momentprop.joint_outputs.MEMORY` is run in pieces of the batch.
     """
-    if method == "sample" and samples < 2:
-        raise ValueError(f"a variance takes at least 2 samples, but samples is {samples}")
+    samples = _number_of_draws(samples, method)
     refuse_unknown(model, kwargs, propagate)
     require_flags(dropout, covariance)
     args, kwargs = with_values(args, kwargs)  # type: ignore[assignment]
@@ -175,6 +174,15 @@ def propagate(
     if input_variance is None and calibration is None:  # which warns by itself
         warn_if_nothing_is_random((args, kwargs), (output, recorded), dropout, lambda: run.has_random_weights)
     return output if record is False else (output, recorded)
+
+
+def _number_of_draws(samples: int | None, method: str | None) -> int:
+    """Return the number of draws; refuse one that would go unnoticed, because no method is named."""
+    if samples is not None and method is None:
+        raise ValueError(f"samples={samples} is for draws, but no method is named: write `method='sample'`, too")
+    if method == "sample" and samples is not None and samples < 2:
+        raise ValueError(f"a variance takes at least 2 samples, but samples is {samples}")
+    return 1000 if samples is None else samples
 
 
 def _follows(method: str | None, covariance: bool | None, kind: type[Value]) -> bool:
@@ -227,6 +235,8 @@ def _type_for(method: str | None, family: str | None, args: Sequence[Any], kwarg
         raise ValueError(f"unknown method {method!r}: choose 'ap1', 'ap2' or 'sample', or 'full' or 'linear'")
     if family is not None and family not in FAMILIES:
         raise ValueError(f"unknown family {family!r}: choose 'normal', 'logistic' or 'fitted'")
+    if family is not None and method not in (None, "ap2"):
+        raise ValueError(f"family={family!r} is one of method='ap2', not of {method!r}: leave out one of the two")
     if method is None and family is None:
         return _type_given(args, kwargs)
     ap2 = FAMILIES[family or "normal"]

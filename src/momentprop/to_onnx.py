@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from momentprop.as_tensors import AsTensors, components_of
 from momentprop.propagate import propagate
 from momentprop.torch_compat import pytrees as pytree
+from momentprop.torch_compat.lifted import Lifted
 from momentprop.torch_compat.tracing import traced
 from momentprop.values import Joint, Normal, Value
 from momentprop.values.conversion import is_value
@@ -22,7 +23,6 @@ INPUTS = ("input", "input_variance")
 """The names of the inputs of a program."""
 
 _LACKING = {
-    "unfold_backward": "max pooling",
     "convolution_backward": "a transposed convolution, or of the weights of one,",
     "avg_pool2d_backward": "average pooling with padding",
 }
@@ -42,10 +42,11 @@ def to_onnx(
     Args:
         model: a module in evaluation mode, or what `momentprop.calibrated` gives.
         x: an example of the input: a value, or a plain tensor for a model that knows its own noise. Its values do not
-            matter. Any number of inputs is taken later, but with a covariance as many as here.
+            matter. Any number of inputs is taken later.
         file: where to write the program.
         covariance: also follow correlations, and give the covariance of the units of every input. It takes an operation
-            in ONNX for the transpose of every operation of the model, which max pooling lacks; the error names one.
+            in ONNX for the transpose of every operation of the model; the error names one that lacks it. The program is
+            recorded for one input, and repeated for the others, which must not influence each other.
         **options: for `torch.onnx.export`.
     """
     _require_packages()
@@ -59,11 +60,14 @@ def to_onnx(
     with torch.no_grad():
         outputs = propagate(model, x, covariance=True) if covariance else run.values(*given)
     how: dict[str, Any] = {"input_names": INPUTS[: len(given)], "output_names": list(_names(outputs))}
-    if not covariance:
+    if covariance:
+        how["dynamic_shapes"] = {"inputs": tuple({0: "batch"} for _ in given)}
+        given = tuple(torch.cat([part, part])[:2] for part in given)  # an export takes a single one as all there can be
+    else:
         how["dynamic_shapes"] = {name: {0: "batch"} for name in ("loc", "variance")[: len(given)]}
     with torch.no_grad(), _quiet_exporters():
         program = torch.onnx.export(
-            _recorded(run, given) if covariance else run,
+            Lifted(_recorded(run, tuple(part[:1] for part in given))) if covariance else run,
             given,
             dynamo=True,
             **{"verbose": False, **how, **options},

@@ -241,3 +241,11 @@ def test_a_covariance_of_the_inputs_is_noise_too():
     assert report.given == "model, x, input_covariance=input_covariance"
     with pytest.raises(TypeError, match="input_covariance was given beside input_variance"):
         check(model, x, input_covariance=together, input_variance=0.1)
+
+
+def test_a_single_input_without_a_batch_is_told():
+    report = check(mlp().eval(), X[0], input_variance=0.1, samples=20)
+    assert "give it a dimension for the batch, as in `x.unsqueeze(0)`" in report.notes[0]
+    assert "`x.unsqueeze(0)`" in str(report)
+    assert check(mlp().eval(), X[:1], input_variance=0.1, samples=20).notes == []
+    assert check(torch.relu, X[0], input_variance=0.1, samples=20).notes == []

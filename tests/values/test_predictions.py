@@ -188,16 +188,50 @@ def test_an_estimate_is_indexed_as_a_tensor_with_its_draws() -> None:
 # What is refused
 
 
-def test_probabilities_are_not_taken_as_scores() -> None:
-    for result in (Normal(F.softmax(LOC, -1), 0.01), Joint(F.softmax(LOC, -1), 0.01), Mean(F.softmax(LOC, -1))):
-        with pytest.warns(UserWarning, match="the class scores are probabilities already"):
-            result.probabilities()
+def test_a_model_that_ends_in_a_softmax_answers_too() -> None:
+    probabilities = F.softmax(LOC, -1)
+    variance = 0.1 * probabilities * (1 - probabilities)
+    for result in (Normal(probabilities, variance), Joint(probabilities, variance), Normal(probabilities.mT, variance.mT)):
+        dim = -1 if torch.equal(result.loc, probabilities) else 0
+        assert torch.equal(result.predict(dim), result.loc.argmax(dim))
+        torch.testing.assert_close(result.probabilities(dim), result.loc)
+        torch.testing.assert_close(result.entropy(dim), _entropy(probabilities))
+        with pytest.raises(ValueError, match="the model ends in a softmax, .* leave the softmax out of the model"):
+            result.mutual_information(dim)
     drawn = propagate(lambda x: x.softmax(-1), LOC, input_variance=0.1, method="sample", samples=50, seed=0)
-    with pytest.warns(UserWarning, match="take `.loc` as the class posterior"):
-        drawn.entropy()
+    scores = propagate(lambda x: x, LOC, input_variance=0.1, method="sample", samples=50, seed=0)
+    logs = propagate(lambda x: x.log_softmax(-1), LOC, input_variance=0.1, method="sample", samples=50, seed=0)
+    for result in (drawn, logs):
+        torch.testing.assert_close(result.probabilities(), scores.probabilities())
+        torch.testing.assert_close(result.entropy(), scores.entropy())
+        torch.testing.assert_close(result.mutual_information(), scores.mutual_information(), atol=1e-6, rtol=1e-4)
     assert torch.equal(drawn.predict(-1), drawn.loc.argmax(-1))
     assert torch.equal(drawn.argmax(-1), drawn.loc.argmax(-1))
-    Normal(torch.tensor([1.0, 0.0]), 1.0).probabilities()  # these may be scores
+    torch.testing.assert_close(copy.deepcopy(drawn).entropy(), drawn.entropy())
+
+
+@pytest.mark.parametrize("covariance", [True, False])
+@pytest.mark.parametrize("last", ["softmax", "log_softmax"])
+def test_a_softmax_at_the_end_of_a_model_changes_no_probabilities(covariance: bool, last: str) -> None:
+    given: dict[str, Any] = {"input_variance": 0.3, "covariance": covariance}
+    scores = propagate(lambda x: 2 * x, LOC, **given)
+    found = propagate(lambda x: getattr(2 * x, last)(-1), LOC, **given)
+    torch.testing.assert_close(found.probabilities(), scores.probabilities(), atol=0.02, rtol=0.02)
+    assert torch.equal(found.predict(-1), scores.predict(-1))
+    torch.testing.assert_close(found.entropy(), scores.entropy(), atol=0.02, rtol=0.05)
+    if last == "log_softmax":
+        torch.testing.assert_close(found.mutual_information(), scores.mutual_information())
+
+
+def test_scores_that_sum_to_one_are_taken_for_what_their_variances_allow() -> None:
+    loc = torch.tensor([0.2, 0.8])
+    with pytest.warns(UserWarning, match="their variances are too large for these: they are taken as logits"):
+        found = Normal(loc, 1.0).probabilities()
+    torch.testing.assert_close(found, Normal(loc - 1, 1.0).probabilities())
+    for certain in (Normal(loc, 0.0), Mean(loc)):
+        with pytest.warns(UserWarning, match=r"they are taken as probabilities: if they are not, take `y.loc.softmax"):
+            assert torch.equal(certain.probabilities(), loc)
+    Normal(torch.tensor([1.0, 0.0]), 1.0).probabilities()  # these are scores, without a warning
 
 
 def test_the_label_of_certain_scores_is_that_of_torch_also_where_probabilities_are_equal() -> None:
@@ -238,3 +272,33 @@ def test_the_family_chooses_the_posterior() -> None:
 def test_one_class_score_is_told():
     with pytest.warns(UserWarning, match=r"one class score.*torch.sigmoid"):
         assert Normal(torch.zeros(3, 1), 1.0).probabilities().eq(1).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"covariance": True}])
+def test_draws_are_converted_with_their_moments(options: dict[str, Any]) -> None:
+    y = propagate(lambda x: x, LOC, input_variance=0.1, method="sample", samples=50, seed=0, **options)
+    for found in (y.cpu(), y.to("cpu"), y.detach(), y.clone(), y.contiguous(), y.float()):
+        assert type(found) is type(y)
+        assert torch.equal(found.draws, y.draws)
+        assert torch.equal(found.entropy(), y.entropy())
+    double = y.to(torch.float64)
+    assert {part.dtype for part in (*double.parts, double.draws)} == {torch.float64}
+    torch.testing.assert_close(double.mutual_information().float(), y.mutual_information())
+    with pytest.raises(TypeError, match=r"an \w*Estimate cannot have elements of torch.int64: convert `.loc` alone"):
+        y.to(torch.int64)
+
+
+@pytest.mark.parametrize("method", ["ap1", "ap2", "sample", "full", "linear"])
+def test_every_result_can_be_moved_and_converted(method: Any) -> None:
+    y = propagate(lambda x: 2 * x, LOC, input_variance=0.1, method=method, **_few(method))
+    posterior = propagate(lambda x: x.log_softmax(-1), LOC, input_variance=0.1)
+    for found in (y, posterior):
+        for name in ("cpu", "detach", "clone", "float", "contiguous"):
+            assert type(getattr(found, name)()) is type(found), name
+        assert found.to(torch.float64).dtype == found.double().dtype == torch.float64
+        assert found.half().dtype == found.to(torch.float16).dtype == torch.float16
+        assert found.bfloat16().dtype == torch.bfloat16
+
+
+def _few(method: str) -> dict[str, Any]:
+    return {"samples": 10} if method == "sample" else {}

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from momentprop.checking.methods import Compared
@@ -30,7 +30,7 @@ def chosen(run: Run, methods: Mapping[str, Compared]) -> Chosen:
     found = dict(leaves(output, name))
     end = name_of_the_end(found)
     units = _units(found[end].shape, run.batch_size)
-    notes, able = [], {}
+    notes, able = _of_one_input(run, found[end].shape), {}
     for title, method in methods.items():
         if method.follows and units > LIMIT:
             if method.if_wide is None:
@@ -57,6 +57,18 @@ def _on_one(method: Compared, name: str, end: str) -> Compared:
         return dict(leaves(output, name))[end]
 
     return dataclasses.replace(method, run=functools.partial(method.run, outputs=pick), only=end)
+
+
+def _of_one_input(run: Run, output: Sequence[int]) -> list[str]:
+    """Return a note if the rows of the input do not look like inputs, because the output has none for them."""
+    rows = run.batch_size
+    is_vector = len(output) == 1 and run.has_modules and any(True for _ in run.model.parameters())
+    if rows == 1 or (len(output) > 0 and output[0] == rows and not is_vector):
+        return []
+    return [
+        f"The {rows} rows of the input count as inputs, but the output of shape {tuple(output)} has no row for each: if "
+        "you gave a single input, give it a dimension for the batch, as in `x.unsqueeze(0)`."
+    ]
 
 
 def _left_out(title: str, units: int) -> str:

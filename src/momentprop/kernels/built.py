@@ -17,6 +17,7 @@ from momentprop.kernels.moments import Kernel, at_finite_means, exact_where_cert
 from momentprop.torch_compat.dispatching import is_watched
 from momentprop.torch_compat.export import scripting
 from momentprop.torch_compat.functorch import is_forward_mode, is_transforming
+from momentprop.torch_compat.tracing import is_recording
 
 
 def if_built(
@@ -65,6 +66,7 @@ def may_be_built(inputs: Sequence[Tensor]) -> bool:
         or torch.compiler.is_compiling()
         or not are_buildable(inputs)
         or scripting()
+        or is_recording()
         or is_transforming()
         or is_forward_mode()
         or is_watched()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from momentprop.kernels.joint_posterior import log_p_at, once, over_points, steps
+from momentprop.kernels.joint_posterior import by_spread, log_p_at, once, over_points, steps
 
 ENOUGH = 1 << 14
 """The points for logits that vary much: the information need not be as exact as probabilities."""
@@ -36,7 +36,7 @@ def mutual_information(loc: Tensor, covariance: Tensor, points: int | None = Non
     >>> mutual_information(torch.tensor([1.0, 0.0]), torch.tensor([[4.0, 4.0], [4.0, 4.0]]))  # both move alike
     tensor(0.)
     """
-    return over_points(_Information.apply, loc, covariance, points, ENOUGH)
+    return over_points(_Information.apply, loc, covariance, points, by_spread(ENOUGH))
 
 
 class _Information(torch.autograd.Function):

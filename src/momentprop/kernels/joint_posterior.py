@@ -26,10 +26,15 @@ from momentprop.torch_compat.dynamo import constant
 from momentprop.torch_compat.export import scripting
 from momentprop.torch_compat.functorch import is_wrapped
 
-FEW, MANY = 1 << 12, 1 << 17
-"""The points for logits that vary little, and for those that vary much."""
+LEAST, FEW, MANY = 1 << 9, 1 << 12, 1 << 17
+"""The fewest points, those where data cannot be looked at, and the most."""
 _MUCH = 0.5  # the variance of a logit, relative to the average one, from which on it takes many points
+_ACCURACY = 1e-5  # of the class posterior, in KL divergence
+_ORDER = 1.5  # the error falls at least as the number of points to this power
+_LARGE = 0.75  # the least points grow as the average variance of a logit to this power
+_SAFETY = 4.0  # by how much the error may exceed what averages over fewer points are apart
 _EVENLY = 0.1  # the fraction of the rough posterior shared equally
+_SMALLEST = 1e-25  # sums of probabilities from which on their logarithms are taken directly
 _TOGETHER = 1 << 21  # numbers processed at a time
 
 
@@ -45,9 +50,9 @@ def log_posterior(loc: Tensor, covariance: Tensor, points: int | None = None) ->
     reverse and forward mode; second derivatives are refused. A mean of $-\infty$ excludes a class. Devices may choose
     different axes for equal eigenvalues; then their results differ by the error below.
 
-    `points` is rounded up to a power of two. By default it is 4096, and 131072 for items whose logits vary with a
-    standard deviation of about 0.7 or more, wherever data can be looked at. `torch.compile` and the transforms of
-    `torch.func` cannot look and take 4096 for all: give `points` there if logits vary much.
+    `points` is rounded up to a power of two. By default every item has as many as it needs, from 512 to 131072: how far
+    the averages over 128, 256 and 512 points are apart tells. `torch.compile` and the transforms of `torch.func` cannot
+    look at data and take 4096 for all: give `points` there if logits vary much.
 
     Measured error of the default in KL divergence, by the number of classes and the standard deviation of the logits,
     at worst over diagonal, full and singular covariances, correlations of 0.99 and ties: 4e-6 up to 10 classes and a
@@ -56,15 +61,19 @@ def log_posterior(loc: Tensor, covariance: Tensor, points: int | None = None) ->
     $\log q_y$ for 10 classes by the means, and by the covariance, has a relative error of 2e-4 up to a deviation of 1,
     2e-3 and 5e-3 at 3, and 2e-2 and 7e-2 at 10.
     """
-    return over_points(_average, loc, covariance, points)
+    return over_points(_average, loc, covariance, points, _enough)
 
 
 def over_points(
-    average: Callable[..., Tensor], loc: Tensor, covariance: Tensor, points: int | None, many: int = MANY
+    average: Callable[..., Tensor],
+    loc: Tensor,
+    covariance: Tensor,
+    points: int | None,
+    enough: Callable[[Tensor, Tensor, Tensor], Tensor],
 ) -> Tensor:
     """Average a function of logits over the points; `average` takes means, covariances, roots and points.
 
-    By default there are `many` points for the items whose logits vary much.
+    `enough` tells the default number of points of every item, from means, roots and average variances.
     """
     if covariance.shape[-2:] != (loc.shape[-1],) * 2:
         raise ValueError(
@@ -74,7 +83,7 @@ def over_points(
     batch = torch.broadcast_shapes(loc.shape[:-1], covariance.shape[:-2])
     loc, covariance = loc.expand(*batch, -1), covariance.expand(*batch, -1, -1)
     if loc.dtype in (torch.float16, torch.bfloat16):
-        return over_points(average, loc.float(), covariance.float(), points, many).to(loc.dtype)
+        return over_points(average, loc.float(), covariance.float(), points, enough).to(loc.dtype)
     root, spread = _root(loc.detach(), covariance.detach())
 
     def averaged(which: Any, points: int) -> Tensor:
@@ -85,14 +94,48 @@ def over_points(
 
     if points is not None or not _can_look(loc, covariance):
         return averaged(..., points or FEW)
-    wide = spread > _MUCH
-    if not wide.any():
-        return averaged(..., FEW)
-    if wide.all():
-        return averaged(..., many)
-    narrow, found = averaged(~wide, FEW), averaged(wide, many)
-    empty = narrow.new_zeros(*wide.shape, *narrow.shape[1:])
-    return empty.index_put((~wide,), narrow).index_put((wide,), found)
+    counts = enough(loc.detach(), root, spread)
+    wanted = counts.unique().tolist()
+    if len(wanted) < 2:
+        return averaged(..., wanted[0] if wanted else FEW)
+    result: Tensor | None = None
+    for count in wanted:
+        which = counts == count
+        found = averaged(which, count)
+        result = found.new_zeros(*batch, *found.shape[1:]) if result is None else result
+        result = result.index_put((which,), found)
+    assert result is not None
+    return result
+
+
+def by_spread(many: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return a choice of `FEW` points, and of `many` for items whose logits vary much."""
+    return lambda loc, root, spread: torch.where(spread > _MUCH, many, FEW)
+
+
+def _enough(loc: Tensor, root: Tensor, spread: Tensor) -> Tensor:
+    """Return the number of points that the class posterior of each item needs for its accuracy."""
+    flat, roots = loc.reshape(-1, loc.shape[-1]), root.reshape(-1, *root.shape[-2:])
+    u = _points(LEAST, root.shape[-1], loc.dtype, loc.device)
+    size = max(1, _TOGETHER // max(1, LEAST * loc.shape[-1]))
+    pieces = zip(flat.split(size), roots.split(size), strict=True)
+    apart = torch.cat([_apart(*piece, u) for piece in pieces]) if len(flat) else flat.new_zeros(0)
+    by_error = (_SAFETY * apart / _ACCURACY) ** (1 / _ORDER)
+    by_spread = spread.reshape(-1) ** _LARGE  # few points may miss all of what matters where noise is large
+    wanted = LEAST * torch.maximum(by_error, by_spread).nan_to_num(1.0)
+    return torch.exp2(wanted.clamp(LEAST, MANY).log2().ceil()).long().reshape(loc.shape[:-1])
+
+
+def _apart(loc: Tensor, root: Tensor, u: Tensor) -> Tensor:
+    """Return how far the averages over a quarter, a half and all of some points are apart, in KL divergence."""
+    p = log_p_at(loc, root, u).exp().unflatten(-2, (2, -1)).sum(-3)  # shape: (items, points and opposite ones, classes)
+    means = [part / part.sum(-1, keepdim=True) for part in (p[:, : p.shape[1] // n].sum(-2) for n in (4, 2, 1))]
+    first, second = (_divergence(b, a) for a, b in zip(means, means[1:], strict=False))
+    return torch.maximum(first / 2**_ORDER, second)
+
+
+def _divergence(p: Tensor, q: Tensor) -> Tensor:
+    return (torch.special.xlogy(p, p / q.clamp(min=1e-30)) - p + q).sum(-1).clamp(min=0.0)
 
 
 def _can_look(*tensors: Tensor) -> bool:
@@ -148,6 +191,16 @@ def _made(count: int, dims: int, dtype: torch.dtype, device: torch.device) -> Te
         return apart.submit(make).result()
 
 
+def _log_average(loc: Tensor, root: Tensor, u: Tensor) -> Tensor:
+    """Return the logarithm of the average softmax: from probabilities where none is very small, which is faster."""
+    if _can_look(loc, root):
+        q = functools.reduce(torch.add, (log_p_at(loc, root, some, torch.softmax).sum(-2) for some in steps(loc, u)))
+        if bool((q > _SMALLEST).all()):
+            return (q / q.sum(-1, keepdim=True)).log()
+    parts = [torch.logsumexp(log_p_at(loc, root, some), -2) for some in steps(loc, u)]
+    return torch.log_softmax(torch.logsumexp(torch.stack(parts), 0), -1)
+
+
 class _Average(torch.autograd.Function):
     """The logarithm of the average softmax; the covariance enters by its derivative only, the root by its value."""
 
@@ -155,8 +208,7 @@ class _Average(torch.autograd.Function):
 
     @staticmethod
     def forward(loc: Tensor, covariance: Tensor, root: Tensor, u: Tensor) -> Tensor:
-        parts = [torch.logsumexp(log_p_at(loc, root, some), -2) for some in steps(loc, u)]
-        found = torch.log_softmax(torch.logsumexp(torch.stack(parts), 0), -1)
+        found = _log_average(loc, root, u)
         certain = (root == 0).all(-1).all(-1, keepdim=True)
         return torch.where(certain, torch.log_softmax(loc, -1), found)
 
@@ -206,9 +258,11 @@ def steps(loc: Tensor, u: Tensor) -> list[Tensor]:
     return list(u.split(max(1, _TOGETHER // max(1, loc.numel()))))
 
 
-def log_p_at(loc: Tensor, root: Tensor, u: Tensor) -> Tensor:
-    r"""$\log p_i$ at some points."""
-    return torch.log_softmax(loc.unsqueeze(-2) + u @ root.mT, -1)  # shape: (..., points, classes)
+def log_p_at(
+    loc: Tensor, root: Tensor, u: Tensor, softmax: Callable[[Tensor, int], Tensor] = torch.log_softmax
+) -> Tensor:
+    r"""$\log p_i$ at some points, or $p_i$."""
+    return softmax(loc.unsqueeze(-2) + u @ root.mT, -1)  # shape: (..., points, classes)
 
 
 def _shares(loc: Tensor, root: Tensor, u: Tensor, log_q: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -3,13 +3,15 @@
 `torch.export` records no derivatives that are taken inside a model. `make_fx` does, for arguments of fixed shapes.
 """
 
+import contextvars
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx
 
-from momentprop.torch_compat.guard import known
+from momentprop.torch_compat.guard import known, warn
 
 
 def _refuse(*_: Any, **__: Any) -> Any:
@@ -24,6 +26,14 @@ _make_fx = known(
 )
 
 
+_RECORDING = contextvars.ContextVar("recording", default=False)
+
+
+def is_recording() -> bool:
+    """Return whether operations are being recorded here, so that all must be torch's own."""
+    return _RECORDING.get()
+
+
 def traced(function: Callable[..., Any], args: Sequence[Tensor]) -> fx.GraphModule:
     """Return a function as a module for arguments like these; what does not depend on them is computed once.
 
@@ -31,10 +41,30 @@ def traced(function: Callable[..., Any], args: Sequence[Tensor]) -> fx.GraphModu
     >>> slope(torch.tensor(0.0))
     tensor(1.)
     """
+    token = _RECORDING.set(True)
+    try:
+        return _traced(function, args)
+    finally:
+        _RECORDING.reset(token)
+
+
+def _traced(function: Callable[..., Any], args: Sequence[Tensor]) -> fx.GraphModule:
     with torch.no_grad():
-        module: fx.GraphModule = _make_fx(function, decomposition_table=_TRANSPOSES)(*args)
+        recorded = _make_fx(function, decomposition_table=_TRANSPOSES)(*args)
+        module: fx.GraphModule = _make_fx(torch.func.functionalize(recorded))(*args)  # without operations in place
+        module.graph = _without_repeats(module.graph)
         _fold(module)
     return module
+
+
+def _without_repeats(graph: fx.Graph) -> fx.Graph:
+    """Leave operations once that are the same in every backward pass, as formulas are."""
+    try:
+        from torch._functorch.compile_utils import fx_graph_cse
+    except ImportError:
+        warn("torch._functorch.compile_utils.fx_graph_cse", "ONNX programs with a covariance are larger")
+        return graph
+    return fx_graph_cse(graph)  # type: ignore[no-any-return]
 
 
 def _fold(module: fx.GraphModule) -> None:
@@ -50,10 +80,13 @@ def _fold(module: fx.GraphModule) -> None:
         elif node.op == "call_function" and all(each in known for each in node.all_input_nodes):
             known[node] = node.target(*fx.map_arg(node.args, value_of), **fx.map_arg(node.kwargs, value_of))
     for number, (node, value) in enumerate(known.items()):
-        if node.op == "call_function" and isinstance(value, Tensor):
+        if node.op == "call_function" and isinstance(value, Tensor) and node.users:
             module.register_buffer(f"folded{number}", value)
             with module.graph.inserting_before(node):
                 node.replace_all_uses_with(module.graph.get_attr(f"folded{number}"))
+    for node in reversed(known):
+        if not node.users:
+            module.graph.erase_node(node)  # also one that draws, which torch takes as impure
     module.graph.eliminate_dead_code()
     module.delete_all_unused_submodules()
     module.recompile()
@@ -101,8 +134,22 @@ def _avg_pool2d_backward(
     return _convolution_backward(planes, like, weight, None, *how)[0].reshape(input.shape)
 
 
+def _unfold_backward(grad: Tensor, sizes: Sequence[int], dim: int, size: int, step: int) -> Tensor:
+    """The sum of windows at their places: what lies `step` apart in them is joined, shifted and added."""
+    total = grad.new_zeros(list(sizes))
+    dim = dim % len(sizes)
+    for start in range(0, size, step):
+        part = grad[..., start : start + step]
+        part = F.pad(part, [0, step - part.shape[-1]]).movedim(-1, dim + 1).flatten(dim, dim + 1)
+        part = part.narrow(dim, 0, min(part.shape[dim], sizes[dim] - start))
+        around = [0, 0] * (len(sizes) - 1 - dim) + [start, sizes[dim] - start - part.shape[dim]]
+        total = total + F.pad(part, around)
+    return total
+
+
 _TRANSPOSES: dict[Any, Callable[..., Any]] = {
     _ATEN.convolution_backward.default: _convolution_backward,
     _ATEN.avg_pool2d_backward.default: _avg_pool2d_backward,
+    _ATEN.unfold_backward.default: _unfold_backward,
 }
 """Backward passes of torch as operations of other runtimes."""

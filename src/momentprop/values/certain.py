@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from momentprop.values.base import Value, as_tensor
-from momentprop.values.predictions import Predictions, warn_of_probabilities
+from momentprop.values.predictions import Predictions, warn_of_one_score
 
 
 class Certain(Predictions, Value):
@@ -51,7 +51,7 @@ class Certain(Predictions, Value):
         return torch.zeros_like(self.loc.select(dim, 0))
 
     def _log_q(self, dim: int) -> Tensor:
-        warn_of_probabilities(self.loc, dim)
+        warn_of_one_score(self.loc, dim)
         return torch.log_softmax(self.loc, dim).movedim(dim, -1)
 
     def sample(self, n: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:

@@ -10,9 +10,10 @@ from torch.distributions import Distribution, MultivariateNormal
 
 from momentprop.dispatch import MissingRule, where
 from momentprop.dispatch.operand import CONVERSIONS
-from momentprop.values.predictions import warn_of_probabilities
+from momentprop.values.predictions import sum_to_one, warn_of_one_score
 from momentprop.values.uncertain import Uncertain
 
+_CONVERSIONS = "bfloat16 clone contiguous cpu cuda detach double float half to type".split()
 _QUANTILES = 2**24  # the most numbers that `torch.quantile` takes
 
 
@@ -77,6 +78,13 @@ class Estimate(Uncertain):
         """Return torch's `Normal` with the moments of the draws."""
         return torch.distributions.Normal(self.loc, self.stddev)
 
+    def each(self, function: Callable[[Tensor], Any]) -> Any:
+        """Apply a function that moves or converts elements to every component, and to the draws."""
+        found = super().each(function)
+        if self.draws is not None:
+            found.draws = function(self.draws)
+        return found
+
     @classmethod
     def without_rule(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoReturn:
         """Refuse an operation: what follows the model belongs into each draw."""
@@ -88,9 +96,14 @@ class Estimate(Uncertain):
             "`propagate(..., method='sample', outputs=lambda y: ...)`"
         )
 
+    def _gives_probabilities(self, dim: int) -> bool:
+        if self.draws is None:
+            return super()._gives_probabilities(dim)
+        return sum_to_one(self.draws, dim if dim < 0 else dim + 1)
+
     def _log_q(self, dim: int) -> Tensor:
         found = self._log_p(dim)
-        warn_of_probabilities(self.loc, dim)
+        warn_of_one_score(self.loc, dim)
         return torch.logsumexp(found, 0) - math.log(len(found))
 
     def _log_p(self, dim: int) -> Tensor:
@@ -100,8 +113,27 @@ class Estimate(Uncertain):
                 f"this {type(self).__name__} has no draws, because they were many, or because it was copied or loaded: "
                 "let each draw give its probabilities, as in `propagate(..., outputs=lambda y: y.softmax(-1))`"
             )
-        scores = self.draws.movedim(dim if dim < 0 else dim + 1, -1)
-        return torch.log_softmax(scores.to(self.loc.dtype), -1)
+        scores = self.draws.movedim(dim if dim < 0 else dim + 1, -1).to(self.loc.dtype)
+        return scores.log() if sum_to_one(scores, -1) else torch.log_softmax(scores, -1)
+
+
+def _converting(name: str) -> Callable[..., Any]:
+    def convert(self: Estimate, *args: Any, **kwargs: Any) -> Any:
+        def converted(part: Tensor) -> Any:
+            found = getattr(part, name)(*args, **kwargs)
+            if isinstance(found, Tensor) and not found.is_floating_point():
+                raise TypeError(f"an {type(self).__name__} cannot have elements of {found.dtype}: convert `.loc` alone")
+            return found
+
+        return self.each(converted)
+
+    convert.__name__ = name
+    convert.__doc__ = f"As `torch.Tensor.{name}`, of every component and of the draws."
+    return convert
+
+
+for _name in _CONVERSIONS:
+    setattr(Estimate, _name, _converting(_name))
 
 
 class JointEstimate(Estimate):

@@ -23,7 +23,7 @@ from momentprop.values.given_covariance import (
 from momentprop.values.given_distributions import moments_of
 from momentprop.values.normal import Normal
 from momentprop.values.once import Once
-from momentprop.values.predictions import warn_of_probabilities
+from momentprop.values.predictions import warn_of_one_score
 from momentprop.values.sources import Segment, Sources, aligned, along, new_event, of_units_along, places
 from momentprop.values.uncertain import Uncertain
 
@@ -271,7 +271,9 @@ class Joint(Uncertain):
         >>> logits.probabilities()  # what moves all logits alike changes nothing
         tensor([0.7311, 0.2689])
         """
-        warn_of_probabilities(self.loc, dim)
+        if self._gives_probabilities(dim):
+            return super().probabilities(dim)
+        warn_of_one_score(self.loc, dim)
         return posterior(*self._moments_along(dim), points).movedim(-1, dim)
 
     def _moments_along(self, dim: int) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MOST_CLASSES = 1024
 """The most classes of a mutual information."""
 _SLACK = 1e-3  # of the sum of probabilities in half precision
+_ROUNDING = 1e-6  # of a variance
 
 
 class Predictions:
@@ -36,12 +37,17 @@ class Predictions:
     def probabilities(self, dim: int = -1) -> Tensor:
         r"""The class posterior $q = E\,\mathrm{softmax}(X)$ of class scores along a dimension.
 
-        It takes the noise into account: the softmax of the mean scores is more confident.
+        It takes the noise into account: the softmax of the mean scores is more confident. Of a model that ends in a
+        softmax, it is the mean.
         """
+        if self._gives_probabilities(dim):
+            return self.loc / self.loc.sum(dim, keepdim=True)  # type: ignore[no-any-return]
         return self._log_q(dim).exp().movedim(-1, dim)
 
     def entropy(self, dim: int = -1) -> Tensor:
         r"""The entropy $H(q)$ of the class posterior, in nats: all that is unknown of the class."""
+        if self._gives_probabilities(dim):
+            return torch.special.entr(self.probabilities(dim)).sum(dim)
         log_q = self._log_q(dim)
         return -(log_q.exp() * torch.where(log_q == -torch.inf, 0.0, log_q)).sum(-1)
 
@@ -58,7 +64,13 @@ class Predictions:
                 f"the mutual information takes matrices over the classes, for at most {MOST_CLASSES} of them, but "
                 f"there are {self.loc.shape[dim]}: use draws, as `propagate(..., method='sample')` makes them"
             )
-        warn_of_probabilities(self.loc, dim)
+        if self._gives_probabilities(dim):
+            raise ValueError(
+                "the model ends in a softmax, and the mean and variance of probabilities do not tell what of the entropy "
+                "is due to the noise: leave the softmax out of the model, or take draws, as in "
+                "`propagate(..., method='sample')`"
+            )
+        warn_of_one_score(self.loc, dim)
         return mutual_information(*self._moments_along(dim), points)
 
     def predict(self, dim: int | None = None) -> Tensor:
@@ -77,7 +89,7 @@ class Predictions:
         mean: Tensor = self.loc
         if dim is None:
             return mean
-        if are_probabilities(mean, dim):
+        if sum_to_one(mean, dim):
             return mean.argmax(dim)
         q = self.probabilities(dim)
         return torch.where(q < q.amax(dim, keepdim=True), -torch.inf, mean).argmax(dim)  # of equal ones the larger mean
@@ -96,32 +108,58 @@ class Predictions:
 
     def _log_q(self, dim: int) -> Tensor:
         """Return the logarithm of the class posterior, with the classes in the last dimension."""
-        warn_of_probabilities(self.loc, dim)
+        warn_of_one_score(self.loc, dim)
         found: Any = torch.log_softmax(self, dim)  # type: ignore[arg-type]
         return found.logits  # type: ignore[no-any-return]
+
+    def _gives_probabilities(self, dim: int) -> bool:
+        """Return whether the class scores are probabilities, as a model that ends in a softmax gives them."""
+        return are_probabilities(self.loc, getattr(self, "variance", None), dim)
 
     def _moments_along(self, dim: int) -> tuple[Tensor, Tensor]:
         """Return the mean scores, with the classes in the last dimension, and their covariance."""
         raise NotImplementedError
 
 
-def are_probabilities(scores: Tensor, dim: int) -> bool:
-    """Return whether class scores are probabilities, which a model that ends in a softmax gives."""
-    if scores.numel() == 0 or not may_look_at(scores, None):
+def are_probabilities(mean: Tensor, variance: Tensor | None, dim: int) -> bool:
+    r"""Return whether class scores with these moments are probabilities.
+
+    Their means sum to one, and their variances are at most $q(1-q)$, all together. Means that sum to one by chance have
+    larger variances as a rule; a warning says how they were taken if that leaves it open.
+    """
+    if not sum_to_one(mean, dim):
+        return False
+    if variance is None or not bool((variance > 0).any()):
+        warnings.warn(
+            "the class scores sum to one, so that they are taken as probabilities: if they are not, take "
+            "`y.loc.softmax(-1)`",
+            stacklevel=4,
+        )
+        return True
+    most = (mean * (1 - mean)).detach()
+    if bool(variance.detach().sum() <= (1 + _SLACK) * most.sum() + _ROUNDING * mean.numel()):
+        return True
+    if bool((mean == 1).any()):
+        return False  # no softmax is that sure where its scores vary
+    warnings.warn(
+        "the means of the class scores sum to one as probabilities do, but their variances are too large for these: "
+        "they are taken as logits. If the model ends in a softmax, leave it out, or take `y.loc`",
+        stacklevel=4,
+    )
+    return False
+
+
+def sum_to_one(scores: Tensor, dim: int) -> bool:
+    """Return whether numbers are not negative and sum to one along a dimension."""
+    if scores.numel() == 0 or scores.shape[dim] == 1 or not may_look_at(scores, None):
         return False
     low, high = torch.stack(scores.detach().aminmax()).tolist()
-    return low >= 0 and high < 1 and bool(((scores.detach().sum(dim) - 1).abs() < _SLACK).all())
+    return low >= 0 and high <= 1 + _SLACK and bool(((scores.detach().sum(dim) - 1).abs() < _SLACK).all())
 
 
-def warn_of_probabilities(scores: Tensor, dim: int) -> None:
-    """Warn of class scores that are probabilities, and of a single one."""
+def warn_of_one_score(scores: Tensor, dim: int) -> None:
+    """Warn of a single class score."""
     if scores.shape[dim] == 1:
         warnings.warn(
             "there is one class score, whose softmax is 1: if it is a logit, take `torch.sigmoid(y)`", stacklevel=4
-        )
-    if are_probabilities(scores, dim):
-        warnings.warn(
-            "the class scores are probabilities already, since they sum to one, and their softmax is something else: "
-            "take `.loc` as the class posterior, or leave the softmax out of the model",
-            stacklevel=4,
         )

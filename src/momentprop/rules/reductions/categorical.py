@@ -123,5 +123,5 @@ def _register_conversion(op: str) -> None:
     rule(op, on=Categorical)(convert)
 
 
-for _op in "clone cpu cuda detach double float to".split():
+for _op in "bfloat16 clone contiguous cpu cuda detach double float half to".split():
     _register_conversion(_op)

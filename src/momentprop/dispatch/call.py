@@ -71,6 +71,8 @@ class Call:
 
     def on(self, *tensors: Any) -> Any:
         """Apply torch's own function to tensors in the places of the values, in their order."""
+        if self.leads:
+            return self.operation.plain(tensors[0], *self.args[1:])
         args, kwargs = self.filled(tensors)
         return self.operation.plain(*args, **kwargs)
 

@@ -44,6 +44,7 @@ _MADE: dict[str, Callable[..., Any]] = {}  # functions that are operations of ou
 _ORDERS: dict[type[Operand], tuple[type[Operand], ...]] = {}
 _NEW = object()
 _FOUND: dict[tuple[str, type[Operand], Kind | None], Any] = {}
+_MET: dict[tuple[str, type[Operand]], "Met"] = {}
 
 
 class Rule(NamedTuple):
@@ -83,6 +84,17 @@ class Rule(NamedTuple):
         return " ".join(found[1].split()).rstrip(".") if found else ""
 
 
+class Met(NamedTuple):
+    """What the table knows of a function, by its name alone, that meets values of a type."""
+
+    op: str
+    reflected: bool
+    in_place: bool
+    operation: Operation
+    rule: tuple[Callable[..., Any], bool] | None  # as `resolve` returns it
+    always: bool  # this is the rule for all arguments
+
+
 def rule(*ops: str | Kind, on: type[Operand]) -> Callable[[F], F]:
     """Register the decorated function as the rule for `ops` on values of type `on` and of its subtypes.
 
@@ -101,7 +113,7 @@ def rule(*ops: str | Kind, on: type[Operand]) -> Callable[[F], F]:
             else:
                 _take_up(_OPERATIONS.get(op) or Operation(op, Kind.MIXING), function)
                 _RULES[op, on] = function
-        _FOUND.clear()
+        _forget_found()
         return function
 
     return register
@@ -116,6 +128,7 @@ def declare(operation: Operation, function: Callable[..., Any] | None = None) ->
 def _take_up(operation: Operation, function: Callable[..., Any] | None) -> None:
     spell(operation.name)
     _OPERATIONS[operation.name] = operation
+    _MET.clear()
     if function is not None:
         names = list(inspect.signature(function).parameters)
         if "inplace" in names:
@@ -133,7 +146,12 @@ def forget(op: str | Kind, *, on: type[Operand]) -> None:
         del _RULES_OF_KINDS[op.value, on]
     else:
         del _RULES[op, on]
+    _forget_found()
+
+
+def _forget_found() -> None:
     _FOUND.clear()
+    _MET.clear()
 
 
 def order_of(on: type[Operand]) -> tuple[type[Operand], ...]:
@@ -162,6 +180,24 @@ def find(op: str, on: type[Operand]) -> Callable[..., Any] | None:
     """Return the rule of an operation, not of its kind, for values of type `on`, or None."""
     found = resolve(op, on, None)
     return None if found is None else found[0]
+
+
+def met(name: str, on: type[Operand]) -> Met:
+    """Return what the table knows of a function of this name that meets values of type `on`."""
+    if is_dynamo_compiling():  # see `order_of`
+        return _met(name, on)
+    found = _MET.get((name, on))
+    if found is None:
+        found = _MET[name, on] = _met(name, on)
+    return found
+
+
+def _met(name: str, on: type[Operand]) -> Met:
+    op, reflected, in_place = spelled(name)
+    operation = operation_named(op)
+    kinds = (None, *Kind) if on.needs_rules and operation.declared else (None,)
+    rules = [_searched(op, on, kind) for kind in kinds]
+    return Met(op, reflected, in_place, operation, rules[0], all(found == rules[0] for found in rules))
 
 
 def resolve(op: str, on: type[Operand], call: Call | None) -> tuple[Callable[..., Any], bool] | None:

@@ -52,6 +52,18 @@ class Independent(Uncertain):
         if may_look_at(self.loc, validate_args):
             _require_moments(self.loc.detach(), self.variance.detach() if isinstance(variance, Tensor) else variance)
 
+    @classmethod
+    def of(cls, *parts: Any) -> Self:
+        """Return a value of this type with the given mean and variance, without checking them."""
+        value = object.__new__(cls)
+        value.loc, value.variance = parts
+        return value
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a component requires a gradient."""
+        return self.loc.requires_grad or self.variance.requires_grad
+
     def through(self, kernel: Any, plain: Callable[[Tensor], Tensor] | None, *more: Tensor) -> Self:
         r"""Return the value of $f(X)$ by an elementwise kernel; `plain` is $f$, and `more` are its further inputs."""
         if kernel is None:

@@ -133,7 +133,7 @@ def _callable(function: Any, formula: Formula) -> Call:
     def of_elements(*inputs: Tensor) -> list[Tensor]:
         made = [torch.empty_like(inputs[0]) for _ in outputs]
         count = inputs[0].numel()
-        function(*[x.data_ptr() for x in inputs], *[y.data_ptr() for y in made], count, _threads(count))
+        function(*[x.data_ptr() for x in (*inputs, *made)], count, _threads(count))
         return made
 
     def of_rows(*inputs: Tensor) -> list[Tensor]:

@@ -18,7 +18,10 @@ def are_buildable(tensors: Sequence[Tensor]) -> bool:
     first = tensors[0]
     if first.dtype not in _TYPES or not (first.is_cpu or first.is_cuda) or first.numel() == 0:
         return False
-    return all(type(tensor) in _CLASSES for tensor in tensors)
+    for tensor in tensors:  # noqa: SIM110 (every operation passes here)
+        if type(tensor) not in _CLASSES:
+            return False
+    return True
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -38,12 +41,19 @@ def lies_as(first: Tensor, other: Tensor) -> bool:
     )
 
 
-def aligned(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def aligned(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return tensors whose elements lie in one order without gaps: those given where they do, or copies."""
     first, *others = tensors
-    if not first.is_contiguous() and not is_dense(first):
+    if first.is_contiguous():  # nearly always, as all others
+        shape, dtype, device = first.shape, first.dtype, first.device
+        for x in others:
+            if not (x.shape == shape and x.is_contiguous() and x.dtype is dtype and x.device == device):
+                break
+        else:
+            return tensors
+    elif not is_dense(first):
         first = first.contiguous()
-    return first, *(other if lies_as(first, other) else in_layout_of(first, other) for other in others)
+    return first, *[other if lies_as(first, other) else in_layout_of(first, other) for other in others]
 
 
 def in_layout_of(first: Tensor, other: Tensor) -> Tensor:

@@ -39,6 +39,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OPERATIONS: dict[str, Operation] = {}
 _RULES: dict[tuple[str, type[Operand]], Callable[..., Any]] = {}
 _RULES_OF_KINDS: dict[tuple[str, type[Operand]], Callable[..., Any]] = {}  # by names, which dynamo can hash
+_ONLY: dict[tuple[str, type[Operand]], Kind] = {}  # the kind for which a rule of an operation serves, if not for all
 _DOCUMENTS: dict[tuple[str, type[Operand]], Callable[..., Any]] = {}  # rows that a kind serves, with their docstrings
 _MADE: dict[str, Callable[..., Any]] = {}  # functions that are operations of ours, not of torch
 _ORDERS: dict[type[Operand], tuple[type[Operand], ...]] = {}
@@ -95,12 +96,13 @@ class Met(NamedTuple):
     always: bool  # this is the rule for all arguments
 
 
-def rule(*ops: str | Kind, on: type[Operand]) -> Callable[[F], F]:
+def rule(*ops: str | Kind, on: type[Operand], kind: Kind | None = None) -> Callable[[F], F]:
     """Register the decorated function as the rule for `ops` on values of type `on` and of its subtypes.
 
     An operation's rule declares torch's whole parameter list, with torch's names and defaults: eager torch hands over
     keywords where `torch.compile` hands over the caller's positions. `inplace` is declared and ignored; the dispatcher
-    sees to it. An operation whose kind nobody has declared is taken as *mixing*.
+    sees to it. An operation whose kind nobody has declared is taken as *mixing*. With a `kind`, the rule serves only
+    calls for which the operation is of this kind.
 
     A `Kind` in place of a name registers the rule of a kind, which takes a `Call`: see
     `docs/new_value_type.md`.
@@ -113,6 +115,9 @@ def rule(*ops: str | Kind, on: type[Operand]) -> Callable[[F], F]:
             else:
                 _take_up(_OPERATIONS.get(op) or Operation(op, Kind.MIXING), function)
                 _RULES[op, on] = function
+                _ONLY.pop((op, on), None)
+                if kind is not None:
+                    _ONLY[op, on] = kind
         _forget_found()
         return function
 
@@ -215,7 +220,7 @@ def resolve(op: str, on: type[Operand], call: Call | None) -> tuple[Callable[...
 def _searched(op: str, on: type[Operand], kind: Kind | None) -> tuple[Callable[..., Any], bool] | None:
     for each in order_of(on):
         function = _RULES.get((op, each))
-        if function is not None:
+        if function is not None and (kind is None or _ONLY.get((op, each), kind) is kind):
             return function, False
         if kind is not None:
             function = _RULES_OF_KINDS.get((kind.value, each))

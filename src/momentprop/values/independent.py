@@ -14,7 +14,7 @@ from momentprop.kernels.fuse import fused
 from momentprop.values.base import Value, as_tensor, may_look_at
 from momentprop.values.given_distributions import moments_of, require_independent
 from momentprop.values.given_noise import the_variance
-from momentprop.values.origin import Origin, combined, writes_to
+from momentprop.values.origin import Origin, applied, combined, writes_to
 from momentprop.values.uncertain import Uncertain
 
 
@@ -66,23 +66,22 @@ class Independent(Uncertain):
 
     def through(self, kernel: Any, plain: Callable[[Tensor], Tensor] | None, *more: Tensor) -> Self:
         r"""Return the value of $f(X)$ by an elementwise kernel; `plain` is $f$, and `more` are its further inputs."""
-        if kernel is None:
-            return self
-        result = self.of(*fused(kernel, plain, self.loc, in_order_of(self.loc, self.variance), *more))
-        if plain is not None and not more:
-            result.remember(combined(plain, [self.source]))
-        return result
+        return self.transformed(Transform(kernel, plain, more))
 
     def transformed(self, function: Transform) -> Self:
         """Return the value of a function of each element."""
-        if function.fused or function.kernel is None or function.plain is None:
-            result = self.through(function.kernel, function.plain, *function.more)
-            if function.of_more is not None:
-                result.remember(combined(function.of_more, [self.source, *function.more]))
-            return result
-        moments = function.kernel(self.loc, in_order_of(self.loc, self.variance), *function.more)
-        result = self.of(moments.mean, moments.variance)
-        result.remember(combined(function.plain, [self.source]))
+        kernel, plain, more, by_partials, of_more = function
+        if kernel is None:
+            return self
+        if by_partials or plain is None:
+            result = self.of(*fused(kernel, plain, self.loc, self.variance, *more))
+        else:
+            moments = kernel(self.loc, in_order_of(self.loc, self.variance), *more)
+            result = self.of(moments.mean, moments.variance)
+        if of_more is not None:
+            result.remember(combined(of_more, [self.source, *more]))
+        elif plain is not None and not more:
+            result.remember(applied(plain, self))
         return result
 
     def remember(self, origin: Origin | None) -> None:

@@ -37,8 +37,18 @@ def sub(call: Call, *variances: Tensor) -> Tensor:
 
 
 def _sum_of_squares(call: Call, variances: tuple[Tensor, ...]) -> Tensor:
-    args, kwargs = call.filled(variances)
-    return torch.add(*args, **{**kwargs, "alpha": squared(kwargs.get("alpha", 1), variances[0])})
+    gain = call.kwargs.get("alpha", 1)
+    if call.leads and _spans(variances[0], call.given("other")):
+        return variances[0].clone()
+    args, kwargs = call.operation.homogeneous(call).filled(variances)
+    return torch.add(*args, **{**kwargs, "alpha": squared(gain, variances[0])})
+
+
+def _spans(variance: Tensor, summand: Any) -> bool:
+    """Return whether a sum with a constant has the shape of its random term."""
+    if not isinstance(summand, Tensor) or summand.shape == variance.shape:
+        return True
+    return summand.ndim <= variance.ndim and torch.broadcast_shapes(summand.shape, variance.shape) == variance.shape
 
 
 @linear("neg", on=Normal, pointwise=torch.neg, diagonal=True)

@@ -77,7 +77,7 @@ class Run:
             watching.start(inputs.leaves)
             given, named = inputs.of_type(kind, watching.enter)
             propagation.start()
-            foreign = None if self.is_of_torch else Foreign()
+            foreign = None if not torch.compiler.is_compiling() and self.is_of_torch else Foreign()
             graph = torch.enable_grad() if watching.needs_graph else contextlib.nullcontext()
             with record.on(replica), watching.on(replica), propagation, graph:
                 output = replica.model(*given, **named)
@@ -300,6 +300,8 @@ class _Inputs:
             if first is None:
                 raise TypeError("input_variance was given, but no argument is a floating-point tensor")
             leaves[first] = Normal(leaves[first], variance)
+            if isinstance(variance, float | int):
+                leaves[first].number = float(variance)  # type: ignore[misc]
         self.leaves = leaves
         self.made = None if variance is None else leaves[first]
         self.empty = [leaf for leaf in leaves if not is_tensor(leaf) and not leaves_of(leaf)]

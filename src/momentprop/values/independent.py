@@ -33,6 +33,7 @@ class Independent(Uncertain):
         "`fallback='monte_carlo'` (any), or `fallback='linearize'` (if smooth)"
     )
     law: ClassVar[Any] = None  # the distribution that an argument of a call was given as, from which it is drawn
+    number: ClassVar[float | None] = None  # the variance of all units, set where nobody can write to the tensor
     given: ClassVar[Any] = None  # of a random weight, the `Joint` that it was given as
     note: ClassVar[Any] = None  # set on attention scores and weights: see `rules.attention.notes`
 
@@ -135,7 +136,7 @@ class Independent(Uncertain):
             drawn: Tensor = self.law.sample(() if n is None else (n,))
             return drawn
         noise = torch.randn(shape, generator=generator, dtype=self.dtype, device=self.device)
-        return self.loc + self.stddev * noise
+        return torch.addcmul(self.loc, self.stddev, noise)
 
     def _moments_along(self, dim: int) -> tuple[Tensor, Tensor]:
         return self.loc.movedim(dim, -1), torch.diag_embed(self.variance.movedim(dim, -1))

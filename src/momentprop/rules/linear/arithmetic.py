@@ -48,7 +48,8 @@ def _spans(variance: Tensor, summand: Any) -> bool:
     """Return whether a sum with a constant has the shape of its random term."""
     if not isinstance(summand, Tensor) or summand.shape == variance.shape:
         return True
-    return summand.ndim <= variance.ndim and torch.broadcast_shapes(summand.shape, variance.shape) == variance.shape
+    pairs = zip(reversed(summand.shape), reversed(variance.shape), strict=False)
+    return summand.ndim <= variance.ndim and all([a in (1, b) for a, b in pairs])  # noqa: C419
 
 
 @linear("neg", on=Normal, pointwise=torch.neg, diagonal=True)

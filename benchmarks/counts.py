@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from contenders import small_mlp
 from operations import OPERATIONS
 from torch import Tensor, nn

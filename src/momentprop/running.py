@@ -289,6 +289,7 @@ class _Inputs:
 
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], variance: Tensor | float | None) -> None:
         leaves: list[Any]
+        self.made: Normal | None = None  # the argument that the variance makes random
         if not kwargs and all(map(_is_leaf, args)):  # as most often: there is nothing to take apart
             leaves, self.structure = list(args), None
         else:
@@ -299,11 +300,10 @@ class _Inputs:
             first = next((i for i, leaf in enumerate(leaves) if is_floating(leaf)), None)
             if first is None:
                 raise TypeError("input_variance was given, but no argument is a floating-point tensor")
-            leaves[first] = Normal(leaves[first], variance)
+            leaves[first] = self.made = Normal(leaves[first], variance)
             if isinstance(variance, float | int):
-                leaves[first].number = float(variance)  # type: ignore[misc]
+                self.made.number = float(variance)  # type: ignore[misc]
         self.leaves = leaves
-        self.made = None if variance is None else leaves[first]
         self.empty = [leaf for leaf in leaves if not is_tensor(leaf) and not leaves_of(leaf)]
 
     def arranged(self, leaves: list[Any]) -> Any:

@@ -190,8 +190,9 @@ def level(inputs: Sequence[Any]) -> Tensor:
     values = [given for given in inputs if isinstance(given, Uncertain)]
     if not values:
         return torch.zeros(())
-    if len(values) == 1 and getattr(values[0], "number", None) is not None:
-        return torch.tensor(values[0].number)  # known without waiting for a GPU
+    number = getattr(values[0], "number", None) if len(values) == 1 else None
+    if number is not None:
+        return torch.tensor(number)  # known without waiting for a GPU
     variances = [value.variance for value in values]
     total = torch.stack([variance.float().sum() for variance in variances]).sum()
     return total.detach() / sum(variance.numel() for variance in variances)

@@ -115,7 +115,7 @@ def _callable(function: Any, formula: Formula) -> Call:
                 function[grid](*tensors, count, *constants, num_warps=warps)
             return made
         # a kernel is compiled for addresses that 16 divides, and for counts of 32 bits
-        usual = count < 2**31 and not any(tensor.data_ptr() % 16 for tensor in tensors)
+        usual = count < 2**31 and not any([tensor.data_ptr() % 16 for tensor in tensors])  # noqa: C419
         kernel = ready.get((here, constants)) if usual else None
         if kernel is not None:
             kernel[grid](*tensors, count, *constants)

@@ -84,6 +84,11 @@ class Operation:
                 raise TypeError(f"a {type(self).__name__} row has no fact {fact!r}: see `momentprop.dispatch.kinds`")
             setattr(self, fact, known)
 
+    @property
+    def has_kinds(self) -> bool:
+        """Whether the kind depends on the arguments."""
+        return self.decide is not None
+
     def kind_of(self, call: Call) -> Kind:
         """Return the kind that the operation is of for the arguments of a call."""
         return self.kind if self.decide is None else self.decide(call)
@@ -185,6 +190,11 @@ class Bilinear(Linear):
         super().learn(parameters, **facts)
         leading = [self.positions.get(factor) for factor in self.factors] == [0, 1]
         self.is_layer = leading and not self.numbers and tuple(self.summands) in ((), ("bias",))
+
+    @property
+    def has_kinds(self) -> bool:
+        """Whether the kind depends on the arguments."""
+        return True
 
     def kind_of(self, call: Call) -> Kind:
         """Return *bilinear* if both factors are random."""

@@ -200,7 +200,9 @@ def met(name: str, on: type[Operand]) -> Met:
 def _met(name: str, on: type[Operand]) -> Met:
     op, reflected, in_place = spelled(name)
     operation = operation_named(op)
-    kinds = (None, *Kind) if on.needs_rules and operation.declared else (None,)
+    kinds: tuple[Kind | None, ...] = (None,)
+    if on.needs_rules and operation.declared:
+        kinds = (None, *Kind) if operation.has_kinds else (operation.kind,)
     rules = [_searched(op, on, kind) for kind in kinds]
     return Met(op, reflected, in_place, operation, rules[0], all(found == rules[0] for found in rules))
 

@@ -172,7 +172,7 @@ def _corrected(call: Call, x: Any, y: Any, loc: Tensor, variance: Tensor) -> tup
 def transformed(call: Call) -> Any:
     """Take the moments of a function of each element, by the kernel for the type of the value."""
     operation, value = call.operation, call.values[0]
-    function = operation.transform(call, order_of(type(value)))
+    function = operation.transform(call, (type(value),) if type(value) in operation.makers else order_of(type(value)))
     if len(call.values) > 1:
         raise MissingRule(f"no rule for {call.op!r} with several random arguments at {where()}")
     return value.transformed(function)

@@ -98,9 +98,10 @@ def are_of_torch(modules: Iterable[nn.Module]) -> bool:
 
 def is_plain(module: nn.Module) -> bool:
     """Return whether all code of a module, but for those inside, is torch's, which assigns nothing to it."""
+    kind: Any = type(module)
     state = vars(module)
     hooks = state.get("_forward_hooks") or state.get("_forward_pre_hooks")
-    return _origin(type(module)) == "torch" and not hooks and "forward" not in state
+    return _origin(kind) == "torch" and not hooks and "forward" not in state
 
 
 @functools.cache

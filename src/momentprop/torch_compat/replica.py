@@ -43,8 +43,8 @@ class Replica:
 
     A module is reached by attributes, lists, tuples, dictionaries, bound methods and `functools.partial`. *Opaque*
     modules are shared, because their code holds on to the module itself: scripted, compiled, distributed and lazy
-    ones, and those whose `forward` was replaced by a function. A `light` replica also shares the modules of torch, whose
-    code assigns nothing to them: it is for a pass that changes no flags, hooks, parameters or buffers.
+    ones, and those whose `forward` was replaced by a function. A `light` replica also shares the modules of torch,
+    whose code assigns nothing to them: it is for a pass that changes no flags, hooks, parameters or buffers.
     """
 
     def __init__(self, model: Callable[..., Any], light: bool = False) -> None:

@@ -34,7 +34,7 @@ class Value(Operand):
         dataclasses.dataclass(cls, init=False, repr=False, eq=False)
         names = (field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
         cls.components = tuple(name for name in names if not isinstance(getattr(cls, name, None), property))
-        inherited = super(cls, cls).components  # type: ignore[misc]
+        inherited = super(cls, cls).components
         if "of" not in vars(cls) and inherited and inherited != cls.components:
             cls.of = classmethod(Value.of.__func__)  # type: ignore[assignment, attr-defined]
         pytrees.register(cls, cls.components, cls.of)

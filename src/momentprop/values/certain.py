@@ -39,11 +39,11 @@ class Certain(Predictions, Value):
     @classmethod
     def without_rule(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Apply the operation to `loc` and wrap the tensors that come out."""
-        given = [x if isinstance(x, _CONSTANTS) else _unwrap(x) for x in args]
-        if kwargs:
-            named = {name: x if isinstance(x, _CONSTANTS) else _unwrap(x) for name, x in kwargs.items()}
-            return cls._wrap(function(*given, **named))
-        return cls._wrap(function(*given))
+        given = [_unwrap(x) if isinstance(x, _WRAPPED) else x for x in args]
+        if not kwargs:
+            return cls._wrap(function(*given))
+        named = {name: _unwrap(x) if isinstance(x, _WRAPPED) else x for name, x in kwargs.items()}
+        return cls._wrap(function(*given, **named))
 
     @classmethod
     def _wrap(cls, result: Any) -> Any:
@@ -86,7 +86,7 @@ class Sample(Certain):
     r"""One draw: noisy operations are sampled, and all others act as they do on a tensor."""
 
 
-_CONSTANTS = (Tensor, int, float, str, type(None))
+_WRAPPED = (Certain, list, tuple)
 
 
 def _unwrap(argument: Any) -> Any:

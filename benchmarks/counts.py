@@ -1,4 +1,4 @@
-"""What an operation costs beside its arithmetic: Python frames, operations of torch and processor time, on tiny tensors.
+"""What an operation costs beside its arithmetic: Python frames, operations of torch, processor time, on tiny tensors.
 
 On a GPU a small network waits for Python, whatever the GPU is, so that these counts tell its time on any machine.
 

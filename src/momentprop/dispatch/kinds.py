@@ -118,9 +118,9 @@ class Linear(Operation):
     r"""$y = Wx + b$, jointly in all values among the arguments.
 
     `summands` are the parameters that add a constant where they are plain, as the bias of a layer does. The action on
-    squares is by default the operation itself without its constants, for weights of zero and one. The transpose of a move adds up where the
-    elements came from; that of a sum is by default torch's derivative, for operations whose derivative is made of
-    ordinary forward operations.
+    squares is by default the operation itself without its constants, for weights of zero and one. The transpose of a
+    move adds up where the elements came from; that of a sum is by default torch's derivative, for operations whose
+    derivative is made of ordinary forward operations.
     """
 
     summands: Sequence[str] = ()

@@ -70,9 +70,10 @@ def batch_norm(
 ) -> Any:
     r"""Moments of batch normalization.
 
-    In eval mode it is an affine map of each channel (see `fixed`), where weight and bias are not random. In training mode the statistics of the batch are those of the
-    mixture of its units: mean of the means, and mean of the variances plus variance of the means. They update the
-    running statistics; an empty batch leaves these alone. Weight and bias may be random too, independent of the input.
+    In eval mode it is an affine map of each channel; `fixed` serves it where weight and bias are not random. In
+    training mode the statistics of the batch are those of the mixture of its units: mean of the means, and mean of the
+    variances plus variance of the means. They update the running statistics; an empty batch leaves these alone. Weight
+    and bias may be random too, independent of the input.
 
     Error: exact in eval mode; in training mode the batch statistics are taken as certain
     Source: paper, eq. linear; law of total variance

@@ -67,11 +67,12 @@ class Propagation(Context):
     ) -> Any:
         """Apply an operation with these values among its arguments; `body` is what it does to plain tensors."""
         name = getattr(function, "__name__", "")
+        stand_ins = self.stand_ins
         if name in DRAWS and self.kind is not Sample and not _initializes(args, kwargs):
             warn_of_draw(name, where(), self.kind)
         given = args
-        if self.stand_ins and not is_about(name):
-            args, kwargs = self.stand_ins.among(args, kwargs)
+        if (stand_ins.by_memory or stand_ins.by_identity) and not is_about(name):
+            args, kwargs = stand_ins.among(args, kwargs)
             values = values_in(args, kwargs)
             own = own_method(function, name, args[0] if args else None)
             if own is not None:

@@ -19,7 +19,7 @@ from momentprop.mode import Propagation, warn_of_draw
 from momentprop.randomness import Foreign
 from momentprop.recording import Recording
 from momentprop.torch_compat import pytrees as pytree
-from momentprop.torch_compat.modules import RunningNorm, are_of_torch
+from momentprop.torch_compat.modules import RunningNorm, are_of_torch, every_module
 from momentprop.torch_compat.replica import Replica
 from momentprop.undoing import leaves_no_trace, undo_at_the_end, undo_now
 from momentprop.values import Normal, Sample, Value
@@ -66,17 +66,18 @@ class Run:
         propagation = Propagation(kind, fallbacks.named(self.fallback), watcher)
         record = recording or Recording(self.model, kind, False)
         watching = watcher or Watcher()
+        light = not record.paths and type(watching).on is Watcher.on and not watching.needs_graph
 
         @leaves_no_trace
         def run() -> tuple[Any, dict[str, Any]]:
-            replica = self._replica(kind)
+            replica = self._replica(kind, light)
             if watching.needs_graph and not torch.is_grad_enabled():
                 replica.detach_parameters()  # nobody will ask for their gradients
             record.start()
             watching.start(inputs.leaves)
             given, named = inputs.of_type(kind, watching.enter)
             propagation.start()
-            foreign = Foreign()
+            foreign = None if not torch.compiler.is_compiling() and self.is_of_torch else Foreign()
             graph = torch.enable_grad() if watching.needs_graph else contextlib.nullcontext()
             with record.on(replica), watching.on(replica), propagation, graph:
                 output = replica.model(*given, **named)
@@ -85,7 +86,7 @@ class Run:
             if kind is Sample:
                 inputs.require_unwritten()
             else:
-                for source in foreign.have_drawn:
+                for source in foreign.have_drawn if foreign is not None else ():
                     warn_of_draw(source, "an unknown place", kind)
                 replica.carry_back(lambda x: _is_plain(x, propagation.seen))
             return as_values(output, kind, propagation.seen), record.values
@@ -118,9 +119,13 @@ class Run:
         recorded = mapped(draws, recording.values) if recording.values else {}
         return FoldedPass(mapped(draws, output), recorded, fold.bytes)
 
-    def _replica(self, kind: type[Value]) -> Replica:
-        """Return the replica for one pass: with dropout that acts, and for a draw with buffers of its own."""
-        replica = Replica(self.model)
+    def _replica(self, kind: type[Value], light: bool = False) -> Replica:
+        """Return the replica for one pass: with dropout that acts, and for a draw with buffers of its own.
+
+        A `light` one, if nothing of that is needed, shares what can be shared.
+        """
+        light = light and kind is not Sample and not self.dropout and not self.has_random_weights
+        replica = Replica(self.model, light)
         if kind is Sample:
             replica.own_buffers(but=_keeps_statistics)
         if self.has_random_weights:
@@ -204,7 +209,7 @@ class Run:
     @functools.cached_property
     def modules(self) -> list[nn.Module]:
         """The modules of the model, which torch takes long to find."""
-        return list(self.model.modules()) if isinstance(self.model, nn.Module) else []
+        return every_module(self.model) if isinstance(self.model, nn.Module) else []
 
     @property
     def has_random_weights(self) -> bool:
@@ -284,6 +289,7 @@ class _Inputs:
 
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], variance: Tensor | float | None) -> None:
         leaves: list[Any]
+        self.made: Normal | None = None  # the argument that the variance makes random
         if not kwargs and all(map(_is_leaf, args)):  # as most often: there is nothing to take apart
             leaves, self.structure = list(args), None
         else:
@@ -294,7 +300,9 @@ class _Inputs:
             first = next((i for i, leaf in enumerate(leaves) if is_floating(leaf)), None)
             if first is None:
                 raise TypeError("input_variance was given, but no argument is a floating-point tensor")
-            leaves[first] = Normal(leaves[first], variance)
+            leaves[first] = self.made = Normal(leaves[first], variance)
+            if isinstance(variance, float | int):
+                self.made.number = float(variance)  # type: ignore[misc]
         self.leaves = leaves
         self.empty = [leaf for leaf in leaves if not is_tensor(leaf) and not leaves_of(leaf)]
 
@@ -324,7 +332,13 @@ class _Inputs:
         copies: dict[int, Any] = {}
         for leaf in self.leaves:
             if id(leaf) not in copies:
-                copies[id(leaf)] = as_type(leaf, kind).copied() if is_value(leaf) else _copied(leaf)
+                if not is_value(leaf):
+                    copy = _copied(leaf)
+                elif leaf is self.made:  # nobody else has it
+                    copy = as_type(leaf, kind).each(torch.clone)
+                else:
+                    copy = as_type(leaf, kind).copied()
+                copies[id(leaf)] = copy
         enter(list({id(leaf): leaf for leaf in self.leaves}.values()), list(copies.values()))
         return self.arranged([copies[id(leaf)] for leaf in self.leaves])
 

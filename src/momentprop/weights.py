@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from momentprop.torch_compat.modules import own_attributes
 from momentprop.torch_compat.replica import Replica
 from momentprop.values import Independent, Joint, Normal, Sample, Value
 from momentprop.values.conversion import as_type, is_value
@@ -72,7 +73,7 @@ def _refuse_to_move(*_: Any, **__: Any) -> Any:
 def has_values(modules: Iterable[nn.Module]) -> bool:
     """Return whether modules have values in the place of parameters."""
     for module in modules:
-        for x in vars(module).values():
+        for x in own_attributes(module).values():
             if isinstance(x, Value):
                 return True
     return False

@@ -129,18 +129,20 @@ def _callable(function: Any, formula: Formula) -> Call:
     if row is not None:
         function.argtypes += [ctypes.c_void_p] + [ctypes.c_int64] * (2 * len(inputs))
         room = room_of_row(formula)
+        wide = [formula.kind(number)[1] for number in formula.outputs]
 
     def of_elements(*inputs: Tensor) -> list[Tensor]:
         made = [torch.empty_like(inputs[0]) for _ in outputs]
         count = inputs[0].numel()
-        function(*[x.data_ptr() for x in inputs], *[y.data_ptr() for y in made], count, _threads(count))
+        function(*[x.data_ptr() for x in (*inputs, *made)], count, _threads(count))
         return made
 
     def of_rows(*inputs: Tensor) -> list[Tensor]:
-        made = empty_rows(formula, inputs)
-        count = made[0].shape[:-1].numel()
-        pointers = [*[x.data_ptr() for x in inputs], *[y.data_ptr() for y in made]]
-        threads = _threads(count * (row or 1))
+        assert row is not None
+        made = empty_rows(wide, row, inputs[0])
+        count = inputs[0].shape[:-1].numel()
+        pointers = [x.data_ptr() for x in (*inputs, *made)]
+        threads = _threads(count * row)
         scratch = torch.empty(room * threads, dtype=torch.uint8) if room else None
         address = None if scratch is None else scratch.data_ptr()
         function(*pointers, count, threads, address, *repetitions(*[x.shape for x in inputs]))

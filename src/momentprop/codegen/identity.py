@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+_KINDS = {float, str, type(None)}  # of which equal ones are the same
 _NUMBERS = (bool, int, float, str, bytes, type(None), torch.dtype)
 
 
@@ -29,10 +30,12 @@ def identity_of(x: Any) -> Hashable:
         named = tuple((x.__kwdefaults__ or {}).items())
         return x.__code__, cells, identity_of(x.__defaults__), identity_of(named)
     if kind is functools.partial:
+        if not x.args and _KINDS.issuperset(map(type, x.keywords.values())):
+            return functools.partial, identity_of(x.func), *x.keywords.items()
         named = tuple((name, identity_of(value)) for name, value in x.keywords.items())
         return functools.partial, identity_of(x.func), identity_of(x.args), named
-    if kind in (tuple, list) or hasattr(x, "_fields"):
-        return kind, tuple(identity_of(item) for item in x)
     if kind is types.BuiltinFunctionType and not isinstance(x.__self__, torch.Tensor):
         return x  # type: ignore[no-any-return]
+    if kind in (tuple, list) or hasattr(x, "_fields"):
+        return kind, tuple(identity_of(item) for item in x)
     raise Unidentified(kind.__name__)

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from momentprop.codegen.formula import Formula
-
 _TYPES = (torch.float32, torch.float64)
 _CLASSES = (Tensor, torch.nn.Parameter)
 
@@ -18,7 +16,10 @@ def are_buildable(tensors: Sequence[Tensor]) -> bool:
     first = tensors[0]
     if first.dtype not in _TYPES or not (first.is_cpu or first.is_cuda) or first.numel() == 0:
         return False
-    return all(type(tensor) in _CLASSES for tensor in tensors)
+    for tensor in tensors:  # noqa: SIM110 (every operation passes here)
+        if type(tensor) not in _CLASSES:
+            return False
+    return True
 
 
 def is_dense(tensor: Tensor) -> bool:
@@ -38,12 +39,19 @@ def lies_as(first: Tensor, other: Tensor) -> bool:
     )
 
 
-def aligned(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def aligned(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return tensors whose elements lie in one order without gaps: those given where they do, or copies."""
     first, *others = tensors
-    if not first.is_contiguous() and not is_dense(first):
+    if first.is_contiguous():  # nearly always, as all others
+        shape, dtype, device = first.shape, first.dtype, first.device
+        for x in others:
+            if not (x.shape == shape and x.is_contiguous() and x.dtype is dtype and x.device == device):
+                break
+        else:
+            return tensors
+    elif not is_dense(first):
         first = first.contiguous()
-    return first, *(other if lies_as(first, other) else in_layout_of(first, other) for other in others)
+    return first, *[other if lies_as(first, other) else in_layout_of(first, other) for other in others]
 
 
 def in_layout_of(first: Tensor, other: Tensor) -> Tensor:
@@ -77,7 +85,12 @@ def repetition(shape: torch.Size, leading: torch.Size) -> tuple[int, int] | None
 
 @functools.lru_cache(maxsize=4096)
 def widths(*shapes: torch.Size) -> tuple[int, tuple[bool, ...]]:
-    """Return the length of the rows of some tensors, and whether each has an element for each one of a row."""
+    """Return the length of the rows of some tensors, and whether each has an element for each one of a row.
+
+    Where a tensor has no dimension, there are no rows: the length is one.
+    """
+    if not all(shapes):
+        return 1, ()
     row = max(shape[-1] for shape in shapes)
     return row, tuple(shape[-1] == row for shape in shapes)
 
@@ -99,8 +112,26 @@ def in_rows(tensor: Tensor, leading: torch.Size) -> Tensor:
     return tensor.contiguous()
 
 
-def empty_rows(formula: Formula, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Return the outputs of a formula of rows, with nothing in them."""
-    first, leading = inputs[0], inputs[0].shape[:-1]
-    wide = [formula.kind(number)[1] for number in formula.outputs]
-    return [first.new_empty(*leading, formula.row or 1 if each else 1) for each in wide]
+def beside(inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors with their rows side by side, the first of them whole, and the others `in_rows`."""
+    shapes = [x.shape for x in inputs]
+    leading, as_they_are = repeating(*shapes)
+    if as_they_are:
+        return [x if x.is_contiguous() else in_rows(x, leading) for x in inputs]
+    first, *others = inputs
+    if first.shape[:-1] != leading:
+        first = first.expand(*leading, first.shape[-1])
+    return [first.contiguous(), *[in_rows(x, leading) for x in others]]
+
+
+@functools.lru_cache(maxsize=4096)
+def repeating(*shapes: torch.Size) -> tuple[torch.Size, bool]:
+    """Return the leading dimensions of all, and whether the first has them and the rows of all others repeat."""
+    leading = leading_shape(*shapes)
+    return leading, shapes[0][:-1] == leading and all(repetition(shape, leading) is not None for shape in shapes)
+
+
+def empty_rows(wide: Sequence[bool], row: int, first: Tensor) -> list[Tensor]:
+    """Return the outputs of a formula of rows with nothing in them; some are `wide`, others have a number for a row."""
+    leading = first.shape[:-1]
+    return [first.new_empty((*leading, row if each else 1)) for each in wide]

@@ -98,16 +98,24 @@ def at_once() -> Iterator[None]:
 
 
 def program_for(
-    key: Hashable, inputs: Sequence[Tensor], functions: Callable[[], Functions], row: int | None = None
+    key: Hashable,
+    inputs: Sequence[Tensor],
+    functions: Callable[[], Functions],
+    row: int | None = None,
+    may_start: Callable[[], bool] = lambda: True,
 ) -> Program | None:
     """Return the program of a kernel for tensors like these, or None where the formula has to serve.
 
-    `key` tells kernels apart, and `functions` gives what to record if it must be built.
+    `key` tells kernels apart, and `functions` gives what to record if it must be built, which is asked `may_start`.
     """
     first = inputs[0]
     key = (key, len(inputs), first.dtype, first.device.type, row)
     slot = _SLOTS.get(key)
-    return (_started(key, functions, first, row) if slot is None else slot).program
+    if slot is None:
+        if not may_start():
+            return None
+        slot = _started(key, functions, first, row)
+    return slot.program
 
 
 def _started(key: Hashable, functions: Callable[[], Functions], first: Tensor, row: int | None) -> Slot:

@@ -89,6 +89,7 @@ def _callable(function: Any, formula: Formula) -> Call:
     row = formula.row
     block = _block(formula) if row is None else 1 << (row - 1).bit_length()
     rows = 1 if row is None else max(1, _ROWS // block)
+    wide = [] if row is None else [formula.kind(number)[1] for number in formula.outputs]
     warps = 4 if row is None else min(16, max(4, block // 64))
     several = torch.cuda.device_count() > 1
     ready: dict[Any, Any] = {}  # kernels that are launched without asking Triton again which one it is
@@ -99,8 +100,9 @@ def _callable(function: Any, formula: Formula) -> Call:
         return launched(inputs, made, count, -(-count // block), (block, count % block == 0))
 
     def of_rows(*inputs: Tensor) -> list[Tensor]:
-        made = empty_rows(formula, inputs)
-        count = made[0].shape[:-1].numel()
+        assert row is not None
+        made = empty_rows(wide, row, inputs[0])
+        count = inputs[0].shape[:-1].numel()
         repeated = repetitions(*[x.shape for x in inputs])
         return launched(inputs, made, count, -(-count // rows), (*repeated, rows, block))
 
@@ -113,7 +115,7 @@ def _callable(function: Any, formula: Formula) -> Call:
                 function[grid](*tensors, count, *constants, num_warps=warps)
             return made
         # a kernel is compiled for addresses that 16 divides, and for counts of 32 bits
-        usual = count < 2**31 and not any(tensor.data_ptr() % 16 for tensor in tensors)
+        usual = count < 2**31 and not any([tensor.data_ptr() % 16 for tensor in tensors])  # noqa: C419
         kernel = ready.get((here, constants)) if usual else None
         if kernel is not None:
             kernel[grid](*tensors, count, *constants)

@@ -28,7 +28,8 @@ class Call:
         self.operation = operation
         self.args = args
         self.kwargs = kwargs
-        self.values = values_in(args, kwargs) if values is None else values
+        self.values = values = values_in(args, kwargs) if values is None else values
+        self.leads = len(values) == 1 and len(args) > 0 and args[0] is values[0]  # the only value is the first argument
 
     @property
     def op(self) -> str:
@@ -71,6 +72,8 @@ class Call:
 
     def on(self, *tensors: Any) -> Any:
         """Apply torch's own function to tensors in the places of the values, in their order."""
+        if self.leads:
+            return self.operation.plain(tensors[0], *self.args[1:], **self.kwargs)
         args, kwargs = self.filled(tensors)
         return self.operation.plain(*args, **kwargs)
 
@@ -79,11 +82,6 @@ class Call:
         args, kwargs = self.filled(values)
         return Call(self.operation, args, kwargs)
 
-    @property
-    def leads(self) -> bool:
-        """Whether the only value is the first argument, and all arguments are given by position: the usual case."""
-        return not self.kwargs and len(self.values) == 1 and len(self.args) > 0 and self.args[0] is self.values[0]
-
     def each(self, function: Callable[[Tensor], Tensor]) -> "Call":
         """Return the call with a function applied to every tensor and to the components of every value."""
         return Call(self.operation, each_in(list(self.args), function), each_in(dict(self.kwargs), function))
@@ -91,7 +89,7 @@ class Call:
     def filled(self, stand_ins: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments with tensors, or other values, in the places of the values."""
         if self.leads:
-            return [stand_ins[0], *self.args[1:]], {}
+            return [stand_ins[0], *self.args[1:]], dict(self.kwargs)
         names, used, filled = list(self.kwargs), 0, []
         for argument in (*self.args, *self.kwargs.values()):
             if isinstance(argument, Operand):

@@ -6,6 +6,7 @@ Functions reach `dispatch` by `__torch_function__` of the running mode or of the
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
@@ -19,7 +20,7 @@ from momentprop.dispatch.memory import as_before
 from momentprop.dispatch.natives import WORDS, in_our_words
 from momentprop.dispatch.operand import Operand, values_in
 from momentprop.dispatch.place import where
-from momentprop.dispatch.rule_table import made, operation_named, resolve
+from momentprop.dispatch.rule_table import made, met, operation_named, resolve
 from momentprop.dispatch.spelling import spelled
 from momentprop.torch_compat.lost_gradients import refuse_lost_gradients
 from momentprop.torch_compat.modes import bare, is_entered
@@ -35,10 +36,10 @@ def enter(
 
     The modes that are entered are given the value's method, which they can call, and not the tensor's.
     """
-    if torch.compiler.is_compiling():
-        return dispatch(of_tensor, args, kwargs, current())
     if not is_entered():
         return dispatch(of_tensor, args, kwargs)
+    if torch.compiler.is_compiling():
+        return dispatch(of_tensor, args, kwargs, current())
     return handle_torch_function(method, args[:1], *args, **kwargs)
 
 
@@ -92,8 +93,9 @@ def dispatch(
         return _into(kwargs["out"], function, args, {key: kwargs[key] for key in kwargs if key != "out"}, context)
     if values is None:
         values = values_in(args, kwargs)
-    op, reflected, in_place = spelled(getattr(function, "__name__", ""))  # scripted methods have no name
-    on = _type_of(op, values)
+    name = getattr(function, "__name__", "")  # scripted methods have none
+    on = type(values[0]) if len(values) == 1 else _type_of(name, values)
+    op, reflected, in_place, operation, found, always = met(name, on)
     if on.takes:
         args, kwargs, values = _of_one_type(on, op, args, kwargs, values, in_place)
     if not torch.is_grad_enabled():
@@ -101,21 +103,22 @@ def dispatch(
             if value.requires_grad:
                 refuse_lost_gradients(values, where)
                 break
-    if not on.needs_rules and (context is None or context.watcher is None) and resolve(op, on, None) is None:
+    watched = context is not None and context.watcher is not None
+    if found is None and not on.needs_rules and not watched:
         return on.without_rule(function, args, kwargs)
-    operation = operation_named(op)
     ordered, named = args, kwargs
-    if kwargs or op in WORDS:  # torch's words may not be those of the rules
+    if op in WORDS or (kwargs and type(function) is not FunctionType):  # torch's words may not be those of the rules
         ordered, named = in_our_words(function, operation, args, kwargs)
     if reflected:
         ordered, values = ordered[::-1], values[::-1]
     call = Call(operation, ordered, named, values)
-    found = resolve(op, on, call if on.needs_rules else None)
+    if not always:
+        found = resolve(op, on, call)
     if found is None:
         return _without_rule(call, function, args, kwargs, on, context)
     if in_place or (operation.inplace is not None and call.in_place):
         return _write_back(call, found, context)
-    return _run(call, found, context)
+    return _watched(call, found, context) if watched else _applied(call, *found)
 
 
 def _into(
@@ -143,16 +146,16 @@ def _into_plain(
     )
 
 
-def _type_of(op: str, values: Sequence[Operand]) -> type[Operand]:
+def _type_of(name: str, values: Sequence[Operand]) -> type[Operand]:
     """Return the type that all values have, or the one among them that takes in the others."""
-    assert values, f"{op!r} was dispatched without a value"
+    assert values, f"{name!r} was dispatched without a value"
     first = type(values[0])
     for value in values:
         if type(value) is not first:
             for each in values:
                 if all(type(other) in (type(each), *each.takes) for other in values):
                     return type(each)
-            raise _different(op, first, type(value))
+            raise _different(spelled(name).op, first, type(value))
     return first
 
 
@@ -196,31 +199,37 @@ def _without_rule(
 
 
 def _run(call: Call, found: tuple[Callable[..., Any], bool], context: Context | None) -> Any:
-    """Run a rule and show its result to the watcher, which sees nothing of what happens inside the rule."""
+    """Run a rule and show its result to the watcher, if there is one."""
     if context is None or context.watcher is None:
-        return _applied(call, found)
+        return _applied(call, *found)
+    return _watched(call, found, context)
+
+
+def _watched(call: Call, found: tuple[Callable[..., Any], bool], context: Any) -> Any:
+    """Run a rule and show its result to the watcher, which sees nothing of what happens inside the rule."""
     watcher = context.watcher
     if watcher.enters_composites and call.kind is Kind.COMPOSITE:
         with context:  # the operations inside are seen
-            return watcher.around(call, lambda: _applied(call, found))
+            return watcher.around(call, lambda: _applied(call, *found))
     if watcher.needs_graph:
         call = watcher.before(call)
     context.watcher = None
     try:
         if watcher.needs_graph and not torch.is_grad_enabled():
             with torch.enable_grad():
-                return watcher.after(call, _applied(call, found))
-        result = _applied(call, found)
+                return watcher.after(call, _applied(call, *found))
+        result = _applied(call, *found)
     finally:
         context.watcher = watcher
     return watcher.after(call, result)
 
 
-def _applied(call: Call, found: tuple[Callable[..., Any], bool]) -> Any:
+def _applied(call: Call, function: Callable[..., Any], takes_call: bool) -> Any:
+    """Run a rule; an error says which one it was, and where."""
     if torch.compiler.is_dynamo_compiling():
-        return _called(call, *found)
+        return _called(call, function, takes_call)
     try:
-        return _called(call, *found)
+        return _called(call, function, takes_call)
     except Exception as error:
         on = type(call.values[0]).__name__
         error.add_note(f"in the {on} rule for {call.op!r} at {where()}")
@@ -228,24 +237,24 @@ def _applied(call: Call, found: tuple[Callable[..., Any], bool]) -> Any:
 
 
 def _called(call: Call, function: Callable[..., Any], takes_call: bool) -> Any:
-    if (
-        len(call.values) > 1
-        and call.operation.kind is Kind.MIXING
-        and not (call.operation.joint or call.values[0].follows)
-    ):
+    values, operation = call.values, call.operation
+    if len(values) > 1 and operation.kind is Kind.MIXING and not (operation.joint or values[0].follows):
         warn_if_related(call)
-    if not call.operation.views:
+    if not operation.views:
         return function(call) if takes_call else function(*call.args, **call.kwargs)
-    base = call.values[0]
+    base = values[0]
     first, memory = base.memory is None, base.share()
     result = function(call) if takes_call else function(*call.args, **call.kwargs)
-    if isinstance(result, Operand) and result.parts[0] is base.parts[0]:  # as `contiguous` of what is contiguous
+    if not isinstance(result, Operand):
+        for value in result if isinstance(result, tuple) else ():
+            if isinstance(value, Operand):
+                value.memory = memory  # type: ignore[misc]
+        return result
+    if result.leading is base.leading:  # as `contiguous` of what is contiguous
         if first:
             base.memory = None
         return base
-    for value in result if isinstance(result, tuple) else (result,):
-        if isinstance(value, Operand):
-            value.memory = memory  # type: ignore[misc]
+    result.memory = memory  # type: ignore[misc]
     return result
 
 

@@ -19,8 +19,9 @@ class Elements(Operand):
     """The elements of a value: a root, a function of each of other elements (`of`), or one output of a move."""
 
     def __init__(self, value: Any, move: Call | None = None, output: int = 0, of: "Elements | None" = None) -> None:
-        self.shape = value.shape
-        self.device = value.device
+        first = value.leading
+        self.shape = first.shape
+        self.device = first.device
         self.move = move  # with elements in the places of the values
         self.output = output
         self.of = of
@@ -65,7 +66,7 @@ def remember_move(call: Call, result: Any) -> None:
         if isinstance(result, Operand):
             result.elements = (parents[0], writes)  # type: ignore[misc]
         return
-    if len(values) == 1 and call.args and call.args[0] is values[0]:  # nearly always
+    if call.leads:  # nearly always
         args, kwargs = [parents[0], *call.args[1:]], call.kwargs
     else:
         args, kwargs = call.filled(parents)

@@ -84,6 +84,11 @@ class Operation:
                 raise TypeError(f"a {type(self).__name__} row has no fact {fact!r}: see `momentprop.dispatch.kinds`")
             setattr(self, fact, known)
 
+    @property
+    def has_kinds(self) -> bool:
+        """Whether the kind depends on the arguments."""
+        return self.decide is not None
+
     def kind_of(self, call: Call) -> Kind:
         """Return the kind that the operation is of for the arguments of a call."""
         return self.kind if self.decide is None else self.decide(call)
@@ -113,9 +118,9 @@ class Linear(Operation):
     r"""$y = Wx + b$, jointly in all values among the arguments.
 
     `summands` are the parameters that add a constant where they are plain, as the bias of a layer does. The action on
-    squares is by default the operation itself, for weights of zero and one. The transpose of a move adds up where the
-    elements came from; that of a sum is by default torch's derivative, for operations whose derivative is made of
-    ordinary forward operations.
+    squares is by default the operation itself without its constants, for weights of zero and one. The transpose of a
+    move adds up where the elements came from; that of a sum is by default torch's derivative, for operations whose
+    derivative is made of ordinary forward operations.
     """
 
     summands: Sequence[str] = ()
@@ -146,8 +151,8 @@ class Linear(Operation):
 
     def squares(self, call: Call, *variances: Tensor) -> Any:
         r"""Return $(W \circ W)\,v$, the variance of the result for independent elements of variance $v$."""
-        if self.by_squares is not None and self.kind_of(call) is not Kind.MOVES:
-            return self.by_squares(self.homogeneous(call) if self.summands else call, *variances)
+        if self.by_squares is not None and (self.decide is None or self.kind_of(call) is not Kind.MOVES):
+            return self.by_squares(call, *variances)
         call = self.homogeneous(call)
         numbers = {}
         for name in self.numbers:
@@ -186,10 +191,17 @@ class Bilinear(Linear):
         leading = [self.positions.get(factor) for factor in self.factors] == [0, 1]
         self.is_layer = leading and not self.numbers and tuple(self.summands) in ((), ("bias",))
 
+    @property
+    def has_kinds(self) -> bool:
+        """Whether the kind depends on the arguments."""
+        return True
+
     def kind_of(self, call: Call) -> Kind:
         """Return *bilinear* if both factors are random."""
         if self.decide is not None:
             return self.decide(call)
+        if len(call.values) == 1:
+            return Kind.LINEAR
         first, second = self.factors
         both = isinstance(call.given(first), Operand) and isinstance(call.given(second), Operand)
         return Kind.BILINEAR if both else Kind.LINEAR
@@ -205,8 +217,8 @@ class Bilinear(Linear):
     def squares(self, call: Call, *variances: Tensor) -> Any:
         r"""Return $(W \circ W)\,v$, where the weights are the plain factor."""
         if self.by_squares is not None:
-            return self.by_squares(self.homogeneous(call), *variances)
-        if self.is_layer and call.leads:
+            return self.by_squares(call, *variances)
+        if self.is_layer and call.leads and not call.kwargs:
             args = [variances[0], squared(call.args[1], variances[0]), *call.args[2:]]
             if self.summands and len(args) > self.positions["bias"]:
                 args[self.positions["bias"]] = None

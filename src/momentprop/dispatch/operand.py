@@ -47,6 +47,11 @@ class Operand:
         raise NotImplementedError
 
     @property
+    def leading(self) -> Tensor:
+        """The first component tensor."""
+        return getattr(self, self.components[0])  # type: ignore[no-any-return]
+
+    @property
     def parts(self) -> list[Tensor]:
         """The component tensors."""
         return [getattr(self, name) for name in self.components]

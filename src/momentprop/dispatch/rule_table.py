@@ -39,11 +39,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OPERATIONS: dict[str, Operation] = {}
 _RULES: dict[tuple[str, type[Operand]], Callable[..., Any]] = {}
 _RULES_OF_KINDS: dict[tuple[str, type[Operand]], Callable[..., Any]] = {}  # by names, which dynamo can hash
+_ONLY: dict[tuple[str, type[Operand]], Kind] = {}  # the kind for which a rule of an operation serves, if not for all
 _DOCUMENTS: dict[tuple[str, type[Operand]], Callable[..., Any]] = {}  # rows that a kind serves, with their docstrings
 _MADE: dict[str, Callable[..., Any]] = {}  # functions that are operations of ours, not of torch
 _ORDERS: dict[type[Operand], tuple[type[Operand], ...]] = {}
 _NEW = object()
 _FOUND: dict[tuple[str, type[Operand], Kind | None], Any] = {}
+_MET: dict[tuple[str, type[Operand]], "Met"] = {}
 
 
 class Rule(NamedTuple):
@@ -83,12 +85,24 @@ class Rule(NamedTuple):
         return " ".join(found[1].split()).rstrip(".") if found else ""
 
 
-def rule(*ops: str | Kind, on: type[Operand]) -> Callable[[F], F]:
+class Met(NamedTuple):
+    """What the table knows of a function, by its name alone, that meets values of a type."""
+
+    op: str
+    reflected: bool
+    in_place: bool
+    operation: Operation
+    rule: tuple[Callable[..., Any], bool] | None  # as `resolve` returns it
+    always: bool  # this is the rule for all arguments
+
+
+def rule(*ops: str | Kind, on: type[Operand], kind: Kind | None = None) -> Callable[[F], F]:
     """Register the decorated function as the rule for `ops` on values of type `on` and of its subtypes.
 
     An operation's rule declares torch's whole parameter list, with torch's names and defaults: eager torch hands over
     keywords where `torch.compile` hands over the caller's positions. `inplace` is declared and ignored; the dispatcher
-    sees to it. An operation whose kind nobody has declared is taken as *mixing*.
+    sees to it. An operation whose kind nobody has declared is taken as *mixing*. With a `kind`, the rule serves only
+    calls for which the operation is of this kind.
 
     A `Kind` in place of a name registers the rule of a kind, which takes a `Call`: see
     `docs/new_value_type.md`.
@@ -101,7 +115,10 @@ def rule(*ops: str | Kind, on: type[Operand]) -> Callable[[F], F]:
             else:
                 _take_up(_OPERATIONS.get(op) or Operation(op, Kind.MIXING), function)
                 _RULES[op, on] = function
-        _FOUND.clear()
+                _ONLY.pop((op, on), None)
+                if kind is not None:
+                    _ONLY[op, on] = kind
+        _forget_found()
         return function
 
     return register
@@ -116,6 +133,7 @@ def declare(operation: Operation, function: Callable[..., Any] | None = None) ->
 def _take_up(operation: Operation, function: Callable[..., Any] | None) -> None:
     spell(operation.name)
     _OPERATIONS[operation.name] = operation
+    _MET.clear()
     if function is not None:
         names = list(inspect.signature(function).parameters)
         if "inplace" in names:
@@ -133,7 +151,12 @@ def forget(op: str | Kind, *, on: type[Operand]) -> None:
         del _RULES_OF_KINDS[op.value, on]
     else:
         del _RULES[op, on]
+    _forget_found()
+
+
+def _forget_found() -> None:
     _FOUND.clear()
+    _MET.clear()
 
 
 def order_of(on: type[Operand]) -> tuple[type[Operand], ...]:
@@ -164,6 +187,26 @@ def find(op: str, on: type[Operand]) -> Callable[..., Any] | None:
     return None if found is None else found[0]
 
 
+def met(name: str, on: type[Operand]) -> Met:
+    """Return what the table knows of a function of this name that meets values of type `on`."""
+    if is_dynamo_compiling():  # see `order_of`
+        return _met(name, on)
+    found = _MET.get((name, on))
+    if found is None:
+        found = _MET[name, on] = _met(name, on)
+    return found
+
+
+def _met(name: str, on: type[Operand]) -> Met:
+    op, reflected, in_place = spelled(name)
+    operation = operation_named(op)
+    kinds: tuple[Kind | None, ...] = (None,)
+    if on.needs_rules and operation.declared:
+        kinds = (None, *Kind) if operation.has_kinds else (operation.kind,)
+    rules = [_searched(op, on, kind) for kind in kinds]
+    return Met(op, reflected, in_place, operation, rules[0], all(found == rules[0] for found in rules))
+
+
 def resolve(op: str, on: type[Operand], call: Call | None) -> tuple[Callable[..., Any], bool] | None:
     """Return the rule for a call, and whether it is the rule of a kind, which takes the call itself."""
     kind = None if call is None or not call.operation.declared else call.operation.kind_of(call)
@@ -179,7 +222,7 @@ def resolve(op: str, on: type[Operand], call: Call | None) -> tuple[Callable[...
 def _searched(op: str, on: type[Operand], kind: Kind | None) -> tuple[Callable[..., Any], bool] | None:
     for each in order_of(on):
         function = _RULES.get((op, each))
-        if function is not None:
+        if function is not None and (kind is None or _ONLY.get((op, each), kind) is kind):
             return function, False
         if kind is not None:
             function = _RULES_OF_KINDS.get((kind.value, each))

@@ -47,9 +47,11 @@ class Folding(TorchFunctionMode):
 
     def _run(self, step: Step, in_place: bool) -> Any:
         how = self.ways.get(step.op) or self._way(step.op)
-        step.require("out" not in step.kwargs)
+        if "out" in step.kwargs:
+            self.fold.refuse(step.op)
         for value in step.values:
-            step.require(type(value) is Folded and value.fold is self.fold)
+            if type(value) is not Folded or value.fold is not self.fold:
+                self.fold.refuse(step.op)
         if in_place or step.kwargs.get("inplace"):
             target = step.args[0]
             step.require(how in _WRITES and isinstance(target, Folded) and not target.shared)

@@ -34,7 +34,8 @@ class Step:
     @property
     def alone(self) -> Folded:
         """The first argument, which must be the only value."""
-        self.require(len(self.values) == 1 and bool(self.args) and self.values[0] is self.args[0])
+        if len(self.values) != 1 or not self.args or self.values[0] is not self.args[0]:
+            self.fold.refuse(self.op)
         return self.values[0]  # type: ignore[no-any-return]
 
     def on(self, first: Tensor, *more: Any) -> Any:

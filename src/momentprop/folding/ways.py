@@ -25,7 +25,7 @@ def pointwise(step: Step) -> Any:
     values, first = step.values, step.values[0].folded
     plain = [x for x in (*step.args, *step.kwargs.values()) if isinstance(x, Tensor)]
     if not plain and len(values) == 1 and values[0] is step.args[0]:
-        return step.on(first)
+        return step.function(first, *step.args[1:], **step.kwargs)
     rank = max(x.ndim for x in (*(value.folded for value in values), *plain))
     fits = all(x.folded.ndim == rank and x.folded.shape[0] == first.shape[0] for x in values[1:])
     if first.ndim == rank and fits and all(x.ndim < rank or x.shape[0] == 1 for x in plain):
@@ -47,8 +47,9 @@ def _items(least: int, most: int | None = None) -> How:
 
     def run(step: Step) -> Any:
         x = step.alone.folded
-        step.require(least <= x.ndim <= (most or x.ndim))
-        return step.on(x)
+        if not least <= x.ndim <= (most or x.ndim):
+            step.fold.refuse(step.op)
+        return step.function(x, *step.args[1:], **step.kwargs)
 
     return run
 

@@ -1,8 +1,7 @@
 """Elementwise kernels that have been built, and their derivatives."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +14,7 @@ from momentprop.kernels.autograd import Fused, outputs_of
 from momentprop.kernels.derivatives import gradients, is_transformed, pullback, requires_grad
 from momentprop.kernels.moments import Kernel, at_finite_means, exact_where_certain, flat_partials
 from momentprop.torch_compat.dispatching import is_watched
-from momentprop.torch_compat.export import scripting
-from momentprop.torch_compat.functorch import is_forward_mode, is_transforming
-from momentprop.torch_compat.tracing import is_recording
+from momentprop.torch_compat.plainly import runs_plainly
 
 
 def if_built(
@@ -30,15 +27,7 @@ def if_built(
     The program takes tensors that must first be `made`; those given are `like` them in type, device and number.
     """
     program = built_program(kernel, None, False, like)
-    return None if program is None else run_built(program, Source(kernel, None, False), aligned(made()))
-
-
-class Source(NamedTuple):
-    """What a program was made of, for derivatives that it does not have."""
-
-    kernel: Kernel
-    plain: Callable[[Tensor], Tensor] | None
-    noisy: bool
+    return None if program is None else run_built(program, kernel, None, made())
 
 
 def built_program(
@@ -55,22 +44,12 @@ def built_program(
         of_plain = identity_of(plain)
     except Unidentified:
         of_plain = Unidentified
-    wanted = partial(_functions, kernel, plain, noisy, len(inputs))
-    return program_for((key, of_plain, noisy), inputs, wanted)
+    return program_for((key, of_plain, noisy), inputs, lambda: _functions(kernel, plain, noisy, len(inputs)))
 
 
 def may_be_built(inputs: Sequence[Tensor]) -> bool:
     """Return whether programs may run on these tensors now."""
-    return not (
-        mode() == "eager"
-        or torch.compiler.is_compiling()
-        or not are_buildable(inputs)
-        or scripting()
-        or is_recording()
-        or is_transforming()
-        or is_forward_mode()
-        or is_watched()
-    )
+    return mode() != "eager" and are_buildable(inputs) and runs_plainly() and not is_watched()
 
 
 def _functions(kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, noisy: bool, arity: int) -> Functions:
@@ -106,46 +85,56 @@ def _is_plainly_exact(plain: Callable[[Tensor], Tensor]) -> bool:
     return len(steps) <= 1 and all(step.op in _EXACT for step in steps)
 
 
-def run_built(program: Program, source: Source, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """Run a program, so that it can be differentiated."""
-    if requires_grad(inputs):
-        return _Built.apply(program, source, *inputs)  # type: ignore[no-untyped-call, no-any-return]
-    return _outputs_of(program, source, inputs)
-
-
-def _outputs_of(program: Program, source: Source, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+def run_built(
+    program: Program, kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, inputs: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Run a program, so that it can be differentiated: by its kernel where it has no derivative itself."""
     if program.takes_certain:
-        assert source.plain is not None
-        with torch.no_grad():
-            certain = source.plain(inputs[0].detach())
-        inputs = aligned((*inputs, certain))
+        assert plain is not None
+        inputs = aligned((*inputs, certain_of(plain, inputs[0])))
+    else:
+        inputs = aligned(inputs)
+    if requires_grad(inputs):
+        return _Built.apply(program, kernel, plain, *inputs)  # type: ignore[no-untyped-call, no-any-return]
     mean, variance = program.forward(*inputs)
     return mean, variance
+
+
+def certain_of(plain: Callable[[Tensor], Tensor], mean: Tensor) -> Tensor:
+    """Return what the plain function makes of a certain input, as a constant."""
+    if not torch.is_grad_enabled():
+        return plain(mean)
+    with torch.no_grad():
+        return plain(mean.detach())
 
 
 class _Built(torch.autograd.Function):
     """Runs a program; its inputs are all that is saved."""
 
     @staticmethod
-    def forward(ctx: Any, program: Program, source: Source, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.program, ctx.source = program, source
-        ctx.save_for_backward(*inputs)
-        return _outputs_of(program, source, inputs)
+    def forward(
+        ctx: Any, program: Program, kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, *inputs: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        ctx.program = program
+        ctx.kernel = kernel if plain is None else at_finite_means(kernel)
+        arity = len(inputs) - program.takes_certain
+        ctx.save_for_backward(*inputs[:arity])
+        mean, variance = program.forward(*inputs)
+        return mean, variance
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, program = ctx.saved_tensors, ctx.program
-        kernel, plain, noisy = ctx.source
-        bounded = kernel if plain is None else at_finite_means(kernel)
+        inputs, program, kernel = ctx.saved_tensors, ctx.program, ctx.kernel
+        last = (None,) * program.takes_certain
         if torch.is_grad_enabled():  # a second derivative will be asked for: by the formula
             wanted = [i for i, x in enumerate(inputs) if x.requires_grad]
             given = [x.view_as(x) if i in wanted else x for i, x in enumerate(inputs)]  # see `apart`; no new leaves
-            results = Fused.apply(bounded, None, noisy, *given)[:2]  # type: ignore[no-untyped-call]
+            results = Fused.apply(kernel, None, False, *given)[:2]  # type: ignore[no-untyped-call]
             found = torch.autograd.grad(results, [given[i] for i in wanted], grads, create_graph=True)
             totals: list[Tensor | None] = [None] * len(inputs)
             for i, total in zip(wanted, found, strict=True):
                 totals[i] = total
-            return None, None, *totals
+            return None, None, None, *totals, *last
         if is_transformed(grads):  # many gradients at once
-            return None, None, *pullback(outputs_of(bounded, range(2)), *inputs)[1](grads)
-        return None, None, *program.backward(*aligned((*inputs, *grads)))
+            return None, None, None, *pullback(outputs_of(kernel, range(2)), *inputs)[1](grads), *last
+        return None, None, None, *program.backward(*aligned((*inputs, *grads))), *last

@@ -52,7 +52,7 @@ def apart(inputs: Sequence[Tensor], again: bool = True) -> list[Tensor]:
 
 def requires_grad(inputs: Sequence[Tensor]) -> bool:
     """Return whether what is computed from tensors will be differentiated."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    return torch.is_grad_enabled() and any([tensor.requires_grad for tensor in inputs])  # noqa: C419 (a list is quicker)
 
 
 def is_transformed(inputs: tuple[Tensor, ...]) -> bool:

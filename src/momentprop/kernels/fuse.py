@@ -14,9 +14,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from momentprop.codegen.layout import aligned
+from momentprop.dispatch.memory import in_order_of
 from momentprop.kernels.autograd import Attached, Fused
-from momentprop.kernels.built import Source, built_program, run_built
+from momentprop.kernels.built import built_program, run_built
 from momentprop.kernels.derivatives import is_transformed, requires_grad
 from momentprop.kernels.moments import Kernel, at_finite_means, exact_where_certain, flat_partials
 from momentprop.torch_compat.export import exporting, scripting
@@ -38,17 +38,24 @@ def fused(
     gives `plain(mean)` too, with the variance of the largest finite mean. A `noisy` result has a variance of its own,
     also where the input has none. An `elementwise` kernel is built, if there is a compiler: see `codegen`.
     """
-    dtype = mean.dtype
     inputs: tuple[Tensor, ...] = (mean, variance, *more)
     if more or mean.shape != variance.shape:
         inputs = torch.broadcast_tensors(*inputs)
-    elementwise = elementwise or plain is not None
-    if dtype not in (torch.float16, torch.bfloat16):
-        return differentiable(kernel, *inputs, plain=plain, noisy=noisy, elementwise=elementwise)
-    inputs = tuple(tensor.float() for tensor in inputs)
-    in_half = None if plain is None else lambda x: plain(x.to(dtype)).float()
-    result, spread = differentiable(kernel, *inputs, plain=in_half, noisy=noisy, elementwise=elementwise)
-    return result.to(dtype), spread.to(dtype)
+    if mean.dtype in _HALF:
+        dtype = mean.dtype
+        in_half = None if plain is None else lambda x: plain(x.to(dtype)).float()
+        wide = [tensor.float() for tensor in inputs]
+        result, spread = fused(kernel, in_half, *wide, noisy=noisy, elementwise=elementwise)
+        return result.to(dtype), spread.to(dtype)
+    if elementwise or plain is not None:
+        program = built_program(kernel, plain, noisy, inputs)
+        if program is not None:
+            return run_built(program, kernel, plain, inputs)
+        inputs = (inputs[0], *[in_order_of(inputs[0], other) for other in inputs[1:]])
+    return differentiable(kernel, *inputs, plain=plain, noisy=noisy)
+
+
+_HALF = (torch.float16, torch.bfloat16)
 
 
 def differentiable(
@@ -56,13 +63,8 @@ def differentiable(
     *inputs: Tensor,
     plain: Callable[[Tensor], Tensor] | None = None,
     noisy: bool = False,
-    elementwise: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Run any kernel, elementwise or not, so that few tensors are saved for its derivatives."""
-    if elementwise:
-        program = built_program(kernel, plain, noisy, inputs)
-        if program is not None:
-            return run_built(program, Source(kernel, plain, noisy), aligned(inputs))
+    """Run any kernel by its formula, elementwise or not, so that few tensors are saved for its derivatives."""
     compiling = torch.compiler.is_compiling()
     certain = None
     if plain is not None:

@@ -5,7 +5,7 @@ correlations are followed, it is worth memory to keep what it computes.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
 _ROOM: ContextVar[list[int] | None] = ContextVar("room", default=None)
@@ -21,10 +21,10 @@ def keeping(room: int) -> Iterator[None]:
         _ROOM.reset(token)
 
 
-def takes_room(size: int) -> bool:
-    """Take some bytes of the room for a graph, and return whether there were as many."""
+def takes_room(size: Callable[[], int]) -> bool:
+    """Take the bytes of a graph from the room, and return whether there were as many."""
     room = _ROOM.get()
-    if room is None or room[0] < size:
+    if room is None or room[0] < (bytes_ := size()):
         return False
-    room[0] -= size
+    room[0] -= bytes_
     return True

@@ -16,7 +16,7 @@ from torch import Tensor
 from momentprop.codegen.c_library import compiler
 from momentprop.codegen.programs import mode
 from momentprop.kernels.derivatives import apart, gradients
-from momentprop.kernels.fuse import differentiable
+from momentprop.kernels.fuse import fused
 from momentprop.kernels.moments import Kernel, Moments
 from momentprop.torch_compat.dynamo import constant
 from momentprop.torch_compat.export import exporting
@@ -29,7 +29,7 @@ _RUNS: dict[str, Run] = {}
 
 def operator(kernel: Kernel) -> Kernel:
     """Make an elementwise kernel an operator. Compiled, it gives no partial derivatives: autograd asks for them."""
-    name = registered(kernel, functools.partial(differentiable, kernel, elementwise=True))
+    name = registered(kernel, functools.partial(fused, kernel, None, elementwise=True))
 
     @functools.wraps(kernel)
     def run(mean: Tensor, variance: Tensor) -> Moments:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from momentprop.distributions import EULER
-from momentprop.kernels.fuse import differentiable
+from momentprop.kernels.fuse import fused
 from momentprop.kernels.moments import Moments, Partials
 from momentprop.kernels.nodes import GUMBEL, HERMITE, SQRT_2, SQRT_2PI, Nodes
 from momentprop.kernels.rows import along_rows
@@ -67,7 +67,7 @@ class Runner(NamedTuple):
 def finish(gap: Tensor, variance: Tensor, order: int = 0, precision: Precision = COARSE) -> Any:
     r"""$\log A_k$ and $\log A_{k+1}$ for the given order $k$, 0 or 1, elementwise in $m$ and $v$."""
     kernel = partial(_logarithms, order=order, precision=precision)
-    return differentiable(kernel, gap, variance, elementwise=True)
+    return fused(kernel, None, gap, variance, elementwise=True)
 
 
 def _logarithms(gap: Tensor, variance: Tensor, order: int, precision: Precision = COARSE) -> Moments:

@@ -13,7 +13,7 @@ from torch import Tensor
 from momentprop.codegen.contraction import contracted, of_factors
 from momentprop.codegen.formula import Unprintable, record
 from momentprop.codegen.identity import Unidentified, identity_of
-from momentprop.codegen.layout import in_rows, leading_shape, widths
+from momentprop.codegen.layout import beside, leading_shape, widths
 from momentprop.codegen.programs import Functions, Program, program_for
 from momentprop.kernels.built import may_be_built
 from momentprop.kernels.built_rows import BuiltRows, RowKernel, functions_of
@@ -42,11 +42,7 @@ def along_rows(
     program = _program(kernel, inputs, results)
     if program is None:
         return (otherwise or kernel)(*inputs)  # type: ignore[no-any-return]
-    leading = leading_shape(*[x.shape for x in inputs])
-    first, *others = inputs
-    if first.shape[:-1] != leading:
-        first = first.expand(*leading, first.shape[-1])
-    arranged = [first.contiguous(), *(in_rows(x, leading) for x in others)]
+    arranged = beside(inputs)
     if requires_grad(inputs):
         return BuiltRows.apply(program, kernel, tuple(results), *arranged)  # type: ignore[no-untyped-call, no-any-return]
     return program.forward(*arranged)
@@ -62,12 +58,11 @@ def along_contraction(kernel: RowKernel, weights: Tensor, left: Tensor, right: T
     factors, row = (weights, left, right), right.shape[-1]
     program = None
     if weights.is_cpu and may_be_built((*factors, *others)):
-        wide = (True, *(x.shape[-1] == row for x in others))
-        functions = functions_of(kernel, wide, (False,))._replace(contracted=True)
-        program = _program_of(kernel, (*factors, *others), row, functions)
+        wide = (True, *[x.shape[-1] == row for x in others])
+        program = _program_of(kernel, (*factors, *others), row, wide, (False,), contracted=True)
     if program is None:
         return _in_pieces(kernel, factors, others)
-    lanes = leading_shape(*(x.shape[:-1] for x in factors), *(x.shape[:-2] for x in others))
+    lanes = leading_shape(*[x.shape[:-1] for x in factors], *[x.shape[:-2] for x in others])
     given = [x.expand(*lanes, *x.shape[-2:]).contiguous() for x in factors]
     given += [x.expand(*lanes, weights.shape[-2], *x.shape[-2:]).contiguous() for x in others]
     if requires_grad((*factors, *others)):
@@ -102,23 +97,39 @@ def _operator(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ..
 
 
 def _program(kernel: RowKernel, inputs: Sequence[Tensor], results: Sequence[bool]) -> Program | None:
-    if not may_be_built(inputs) or not all(x.ndim for x in inputs):
+    if not may_be_built(inputs):
         return None
     row, wide = widths(*[x.shape for x in inputs])
-    return _program_of(kernel, inputs, row, functions_of(kernel, wide, tuple(results)))
+    return _program_of(kernel, inputs, row, wide, tuple(results))
 
 
-def _program_of(kernel: RowKernel, inputs: Sequence[Tensor], row: int, functions: Functions) -> Program | None:
-    if row == 1 or len({(x.dtype, x.device) for x in inputs}) > 1:
+def _program_of(
+    kernel: RowKernel,
+    inputs: Sequence[Tensor],
+    row: int,
+    wide: tuple[bool, ...],
+    results: tuple[bool, ...],
+    contracted: bool = False,
+) -> Program | None:
+    dtype, device = inputs[0].dtype, inputs[0].device
+    if row == 1 or any([x.dtype is not dtype or x.device != device for x in inputs]):  # noqa: C419
         return None
     try:
-        known = identity_of(kernel)
+        key = (identity_of(kernel), wide, contracted)
     except Unidentified:
         return None
-    key = (known, functions.inputs[0], functions.contracted)
+
+    def functions() -> Functions:
+        return functions_of(kernel, wide, results)._replace(contracted=contracted)
+
+    return program_for(key, inputs, functions, row, lambda: _may_start(key, row))
+
+
+def _may_start(key: Hashable, row: int) -> bool:
+    """Return whether a kernel may be built for rows of a length, and count the lengths."""
     if (key, row) not in _KNOWN:
         if _LENGTHS[key] == _MOST_LENGTHS:
-            return None
+            return False
         _LENGTHS[key] += 1
         _KNOWN.add((key, row))
-    return program_for(key, inputs, lambda: functions, row)
+    return True

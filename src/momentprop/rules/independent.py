@@ -27,11 +27,14 @@ from momentprop.values.moments import mean_of, variance_of
 def moved(call: Call) -> Any:
     """Move means and variances alike; constants among them have no variance."""
     operation, values = call.operation, call.values
-    loc = floating(call, call.on(*(value.loc for value in values)))
-    variance = operation.homogeneous(call).on(*(value.variance for value in values))
-    if isinstance(loc, torch.Tensor):
-        variance = variance.to(loc.dtype)
-    result = values[0].assembled(loc, variance)
+    loc = floating(call, call.on(*[value.loc for value in values]))
+    homogeneous = operation.homogeneous(call) if operation.summands else call
+    variance = homogeneous.on(*[value.variance for value in values])
+    if isinstance(loc, Tensor):
+        variance = variance if variance.dtype is loc.dtype else variance.to(loc.dtype)
+        result = values[0].of(loc, variance)
+    else:
+        result = values[0].assembled(loc, variance)
     remember_move(call, result)
     if operation.converts:
         if result.device == values[0].device:
@@ -50,7 +53,7 @@ def mapped(call: Call) -> Any:
         if operation.written_out is not None:
             return operation.written_out(*call.args, **call.kwargs)
         warn_dependent(call.op)
-    loc = floating(call, call.on(*(value.loc for value in values)))
+    loc = floating(call, call.on(*[value.loc for value in values]))
     if operation.adds_up and values[0].elements is not None:
         copies = copies_within(values[0], operation.dims(call))
         if copies is not None:
@@ -59,14 +62,14 @@ def mapped(call: Call) -> Any:
 
 
 def _squares(call: Call, copies: Tensor | None = None) -> Any:
-    variances = (value.variance if copies is None else value.variance * copies for value in call.values)
+    variances = [value.variance if copies is None else value.variance * copies for value in call.values]
     return call.operation.squares(call, *variances)
 
 
 def _pointwise(call: Call) -> Any:
     """Take a linear function of the elements at one place, in which one value may occur twice."""
     operation, values = call.operation, call.values
-    loc = floating(call, call.on(*(value.loc for value in values)))
+    loc = floating(call, call.on(*[value.loc for value in values]))
     if len(values) == 2 and values[0] is values[1]:
         return values[0].of(loc, spread(call, loc, _squares_of_one))
     variance = spread(call, loc, _squares)
@@ -101,7 +104,7 @@ def _multiplied(call: Call) -> Any:
         result = _dependent(call, x, y)
         if result is not None:
             return result
-    loc = floating(call, call.on(*(value.loc for value in call.values)))
+    loc = floating(call, call.on(*[value.loc for value in call.values]))
     variance = spread(call, loc, _products)
     if share(x, y):
         loc, variance = _corrected(call, x, y, loc, variance)
@@ -169,7 +172,7 @@ def _corrected(call: Call, x: Any, y: Any, loc: Tensor, variance: Tensor) -> tup
 def transformed(call: Call) -> Any:
     """Take the moments of a function of each element, by the kernel for the type of the value."""
     operation, value = call.operation, call.values[0]
-    function = operation.transform(call, order_of(type(value)))
+    function = operation.transform(call, (type(value),) if type(value) in operation.makers else order_of(type(value)))
     if len(call.values) > 1:
         raise MissingRule(f"no rule for {call.op!r} with several random arguments at {where()}")
     return value.transformed(function)

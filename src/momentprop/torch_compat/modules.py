@@ -54,6 +54,26 @@ def hooks_after(module: nn.Module) -> dict[int, Any]:
     return getattr(module, "_forward_hooks", {})
 
 
+_BARE = frozenset(vars(nn.Module()))
+
+
+def own_attributes(module: nn.Module) -> dict[str, Any]:
+    """Return the attributes of a module that not every module has."""
+    state = vars(module)
+    return {name: state[name] for name in state.keys() - _BARE}
+
+
+def every_module(model: nn.Module) -> list[nn.Module]:
+    """Return a module and all inside it, each once; torch's own iterator takes several times as long."""
+    found, left = {id(model): model}, [model]
+    while left:
+        for child in vars(left.pop()).get("_modules", {}).values():
+            if child is not None and id(child) not in found:
+                found[id(child)] = child
+                left.append(child)
+    return list(found.values())
+
+
 _LOSES = "many draws of a network take longer"
 _GLOBAL_HOOKS = [
     known("torch.nn.modules.module._global_forward_hooks", otherwise={0: None}, loses=_LOSES),
@@ -74,6 +94,14 @@ def are_of_torch(modules: Iterable[nn.Module]) -> bool:
         if ours == "momentprop" and not all(map(_is_harmless, vars(module).values())):
             return False
     return True
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Return whether all code of a module, but for those inside, is torch's, which assigns nothing to it."""
+    kind: Any = type(module)
+    state = vars(module)
+    hooks = state.get("_forward_hooks") or state.get("_forward_pre_hooks")
+    return _origin(kind) == "torch" and not hooks and "forward" not in state
 
 
 @functools.cache

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from momentprop.torch_compat.guard import warn
+from momentprop.torch_compat.modules import every_module, is_plain, own_attributes
 
 Hooks = Iterable[tuple[nn.Module, Callable[..., Any]]]
 """Modules and their hooks."""
@@ -42,10 +43,12 @@ class Replica:
 
     A module is reached by attributes, lists, tuples, dictionaries, bound methods and `functools.partial`. *Opaque*
     modules are shared, because their code holds on to the module itself: scripted, compiled, distributed and lazy
-    ones, and those whose `forward` was replaced by a function.
+    ones, and those whose `forward` was replaced by a function. A `light` replica also shares the modules of torch,
+    whose code assigns nothing to them: it is for a pass that changes no flags, hooks, parameters or buffers.
     """
 
-    def __init__(self, model: Callable[..., Any]) -> None:
+    def __init__(self, model: Callable[..., Any], light: bool = False) -> None:
+        self.light = light
         self.new: dict[int, nn.Module] = {}  # by the identity of the old module, also of those that are shared
         self.pairs: list[tuple[nn.Module, nn.Module]] = []  # old and new modules
         self.values: list[tuple[Any, Any]] = []  # random weights of the model, and what stands for them in the pass
@@ -135,6 +138,9 @@ class Replica:
         if _UNKNOWN or torch.compiler.is_compiling() or _is_opaque(type(module), state):
             self.new.update((id(part), part) for part in module.modules())
             return module
+        if self.light and is_plain(module) and all(map(is_plain, inside := every_module(module))):
+            self.new.update((id(part), part) for part in inside)
+            return module
         new: nn.Module = object.__new__(type(module))
         self.new[id(module)] = new
         self.pairs.append((module, new))
@@ -145,8 +151,8 @@ class Replica:
         children = state["_modules"]
         for name, child in children.items():
             children[name] = self._copied(child)
-        for name, value in state.items():
-            if type(value) in _HOLDERS and value and name not in _BARE:
+        for name, value in own_attributes(module).items():
+            if type(value) in _HOLDERS and value:
                 state[name] = self._copied(value)
         return new
 

@@ -3,7 +3,6 @@
 `torch.export` records no derivatives that are taken inside a model. `make_fx` does, for arguments of fixed shapes.
 """
 
-import contextvars
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,14 +25,6 @@ _make_fx = known(
 )
 
 
-_RECORDING = contextvars.ContextVar("recording", default=False)
-
-
-def is_recording() -> bool:
-    """Return whether operations are being recorded here, so that all must be torch's own."""
-    return _RECORDING.get()
-
-
 def traced(function: Callable[..., Any], args: Sequence[Tensor]) -> fx.GraphModule:
     """Return a function as a module for arguments like these; what does not depend on them is computed once.
 
@@ -41,14 +32,6 @@ def traced(function: Callable[..., Any], args: Sequence[Tensor]) -> fx.GraphModu
     >>> slope(torch.tensor(0.0))
     tensor(1.)
     """
-    token = _RECORDING.set(True)
-    try:
-        return _traced(function, args)
-    finally:
-        _RECORDING.reset(token)
-
-
-def _traced(function: Callable[..., Any], args: Sequence[Tensor]) -> fx.GraphModule:
     with torch.no_grad():
         recorded = _make_fx(function, decomposition_table=_TRANSPOSES)(*args)
         module: fx.GraphModule = _make_fx(torch.func.functionalize(recorded))(*args)  # without operations in place

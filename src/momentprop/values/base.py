@@ -34,6 +34,9 @@ class Value(Operand):
         dataclasses.dataclass(cls, init=False, repr=False, eq=False)
         names = (field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
         cls.components = tuple(name for name in names if not isinstance(getattr(cls, name, None), property))
+        inherited = super(cls, cls).components
+        if "of" not in vars(cls) and inherited and inherited != cls.components:
+            cls.of = classmethod(Value.of.__func__)  # type: ignore[assignment, attr-defined]
         pytrees.register(cls, cls.components, cls.of)
         torch.serialization.add_safe_globals([cls])
 
@@ -79,20 +82,16 @@ class Value(Operand):
         """Draw a tensor of the value's shape, or `n` of them stacked along a new first dimension."""
         raise NotImplementedError
 
-    @property
-    def _first(self) -> Tensor:
-        return getattr(self, self.components[0])  # type: ignore[no-any-return]
-
-    shape = property(lambda self: self._first.shape)
-    dtype = property(lambda self: self._first.dtype)
-    device = property(lambda self: self._first.device)
-    ndim = property(lambda self: self._first.ndim)
-    layout = property(lambda self: self._first.layout)
-    is_cuda = property(lambda self: self._first.is_cuda)
-    is_cpu = property(lambda self: self._first.is_cpu)
-    is_mps = property(lambda self: self._first.is_mps)
-    is_xpu = property(lambda self: self._first.is_xpu)
-    itemsize = property(lambda self: self._first.itemsize)
+    shape = property(lambda self: self.leading.shape)
+    dtype = property(lambda self: self.leading.dtype)
+    device = property(lambda self: self.leading.device)
+    ndim = property(lambda self: self.leading.ndim)
+    layout = property(lambda self: self.leading.layout)
+    is_cuda = property(lambda self: self.leading.is_cuda)
+    is_cpu = property(lambda self: self.leading.is_cpu)
+    is_mps = property(lambda self: self.leading.is_mps)
+    is_xpu = property(lambda self: self.leading.is_xpu)
+    itemsize = property(lambda self: self.leading.itemsize)
     is_nested = is_sparse = is_quantized = is_mkldnn = is_meta = False
 
     @property
@@ -123,7 +122,7 @@ class Value(Operand):
         return torch.where(condition, self, other)  # type: ignore[call-overload]
 
     def __len__(self) -> int:
-        return len(self._first)
+        return len(self.leading)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.unbind(0))  # type: ignore[attr-defined]
@@ -157,13 +156,13 @@ class Value(Operand):
     @property
     def _is_large(self) -> bool:
         """Whether the value is printed in short: its shape, and the first elements and the range of its components."""
-        first = self._first
+        first = self.leading
         return self._printed > shown.LARGE and type(first) in _PRINTED and may_look_at(first, True)
 
     @property
     def _printed(self) -> int:
         """How many elements decide whether the value is printed in short."""
-        return self._first.numel()
+        return self.leading.numel()
 
     def to_dataframe(self, names: Sequence[str] | None = None) -> Any:
         """Return a pandas data frame with a row for each element; needs pandas.
@@ -177,9 +176,9 @@ class Value(Operand):
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a table of the first means and deviations."""
         title = f"{type(self).__name__}, shape {tuple(self.shape)}, {self.dtype}"
-        if type(self._first) not in _PRINTED or not may_look_at(self._first, True):
+        if type(self.leading) not in _PRINTED or not may_look_at(self.leading, True):
             return title
-        mean: Tensor = getattr(self, "loc", self._first)
+        mean: Tensor = getattr(self, "loc", self.leading)
         if getattr(self, "is_lazy", False):
             return shown.table(f"{title}: means, with a covariance on request", mean)
         return shown.table(title, mean, getattr(self, "stddev", None))
@@ -202,7 +201,7 @@ _COMPARABLE = (Value, Tensor, bool, int, float)
 
 def _attribute(name: str) -> Callable[..., Any]:
     def method(self: Value, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self._first, name)(*args, **kwargs)
+        return getattr(self.leading, name)(*args, **kwargs)
 
     method.__name__ = name
     method.__doc__ = f"As `torch.Tensor.{name}`."

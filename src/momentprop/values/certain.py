@@ -20,6 +20,18 @@ class Certain(Predictions, Value):
         self.loc = as_tensor(loc, "loc")
 
     @classmethod
+    def of(cls, *parts: Any) -> Self:
+        """Return a value of this type with the given tensor, without checking it."""
+        value = object.__new__(cls)
+        (value.loc,) = parts
+        return value
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether the tensor requires a gradient."""
+        return self.loc.requires_grad
+
+    @classmethod
     def certain(cls, tensor: Tensor) -> Self:
         """Return a tensor as a value of this type."""
         return cls.of(tensor)
@@ -27,9 +39,11 @@ class Certain(Predictions, Value):
     @classmethod
     def without_rule(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Apply the operation to `loc` and wrap the tensors that come out."""
-        given = [x if isinstance(x, Tensor) else _unwrap(x) for x in args]
-        result = function(*given, **{name: _unwrap(x) for name, x in kwargs.items()}) if kwargs else function(*given)
-        return cls._wrap(result)
+        given = [_unwrap(x) if isinstance(x, _WRAPPED) else x for x in args]
+        if not kwargs:
+            return cls._wrap(function(*given))
+        named = {name: _unwrap(x) if isinstance(x, _WRAPPED) else x for name, x in kwargs.items()}
+        return cls._wrap(function(*given, **named))
 
     @classmethod
     def _wrap(cls, result: Any) -> Any:
@@ -70,6 +84,9 @@ class Mean(Certain):
 
 class Sample(Certain):
     r"""One draw: noisy operations are sampled, and all others act as they do on a tensor."""
+
+
+_WRAPPED = (Certain, list, tuple)
 
 
 def _unwrap(argument: Any) -> Any:

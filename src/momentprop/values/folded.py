@@ -89,7 +89,8 @@ class Folded(Sample):
         return draws
 
     @property
-    def _first(self) -> Tensor:
+    def leading(self) -> Tensor:
+        """All draws, one behind the other."""
         return self.folded
 
     @property

@@ -14,7 +14,7 @@ from momentprop.kernels.fuse import fused
 from momentprop.values.base import Value, as_tensor, may_look_at
 from momentprop.values.given_distributions import moments_of, require_independent
 from momentprop.values.given_noise import the_variance
-from momentprop.values.origin import Origin, combined, writes_to
+from momentprop.values.origin import Origin, applied, combined, writes_to
 from momentprop.values.uncertain import Uncertain
 
 
@@ -33,6 +33,7 @@ class Independent(Uncertain):
         "`fallback='monte_carlo'` (any), or `fallback='linearize'` (if smooth)"
     )
     law: ClassVar[Any] = None  # the distribution that an argument of a call was given as, from which it is drawn
+    number: ClassVar[float | None] = None  # the variance of all units, set where nobody can write to the tensor
     given: ClassVar[Any] = None  # of a random weight, the `Joint` that it was given as
     note: ClassVar[Any] = None  # set on attention scores and weights: see `rules.attention.notes`
 
@@ -52,25 +53,36 @@ class Independent(Uncertain):
         if may_look_at(self.loc, validate_args):
             _require_moments(self.loc.detach(), self.variance.detach() if isinstance(variance, Tensor) else variance)
 
+    @classmethod
+    def of(cls, *parts: Any) -> Self:
+        """Return a value of this type with the given mean and variance, without checking them."""
+        value = object.__new__(cls)
+        value.loc, value.variance = parts
+        return value
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a component requires a gradient."""
+        return self.loc.requires_grad or self.variance.requires_grad
+
     def through(self, kernel: Any, plain: Callable[[Tensor], Tensor] | None, *more: Tensor) -> Self:
         r"""Return the value of $f(X)$ by an elementwise kernel; `plain` is $f$, and `more` are its further inputs."""
-        if kernel is None:
-            return self
-        result = self.of(*fused(kernel, plain, self.loc, in_order_of(self.loc, self.variance), *more))
-        if plain is not None and not more:
-            result.remember(combined(plain, [self.source]))
-        return result
+        return self.transformed(Transform(kernel, plain, more))
 
     def transformed(self, function: Transform) -> Self:
         """Return the value of a function of each element."""
-        if function.fused or function.kernel is None or function.plain is None:
-            result = self.through(function.kernel, function.plain, *function.more)
-            if function.of_more is not None:
-                result.remember(combined(function.of_more, [self.source, *function.more]))
-            return result
-        moments = function.kernel(self.loc, in_order_of(self.loc, self.variance), *function.more)
-        result = self.of(moments.mean, moments.variance)
-        result.remember(combined(function.plain, [self.source]))
+        kernel, plain, more, by_partials, of_more = function
+        if kernel is None:
+            return self
+        if by_partials or plain is None:
+            result = self.of(*fused(kernel, plain, self.loc, self.variance, *more))
+        else:
+            moments = kernel(self.loc, in_order_of(self.loc, self.variance), *more)
+            result = self.of(moments.mean, moments.variance)
+        if of_more is not None:
+            result.remember(combined(of_more, [self.source, *more]))
+        elif plain is not None and not more:
+            result.remember(applied(plain, self))
         return result
 
     def remember(self, origin: Origin | None) -> None:
@@ -124,7 +136,7 @@ class Independent(Uncertain):
             drawn: Tensor = self.law.sample(() if n is None else (n,))
             return drawn
         noise = torch.randn(shape, generator=generator, dtype=self.dtype, device=self.device)
-        return self.loc + self.stddev * noise
+        return torch.addcmul(self.loc, self.stddev, noise)
 
     def _moments_along(self, dim: int) -> tuple[Tensor, Tensor]:
         return self.loc.movedim(dim, -1), torch.diag_embed(self.variance.movedim(dim, -1))

@@ -55,33 +55,40 @@ def combined(function: Function, operands: Sequence[Any]) -> Origin | None:
     Returns None if the origins have different bases, a tensor does not fit the shape of the base, or the function
     becomes too long.
     """
-    if len(operands) == 1:
-        return _applied(function, operands[0])
-    origins = [operand for operand in operands if isinstance(operand, Origin)]
-    base = origins[0]
-    operations = 1 + sum(origin.operations for origin in origins)
-    if operations > LONGEST or not all(origin.has_base_of(base) for origin in origins[1:]):
+    origins = [operand for operand in operands if type(operand) is Origin]
+    base, operations, waves = origins[0], 1, function in _WAVES
+    for origin in origins:
+        operations += origin.operations
+        waves = waves or origin.oscillates
+        if origin is not base and not origin.has_base_of(base):
+            return None
+    if operations > LONGEST:
         return None
-    parameters: list[Tensor] = []
+    parameters: tuple[Tensor, ...] = ()
     takes: list[tuple[Any, slice]] = []  # each operand with its share of the parameters
     for operand in operands:
-        if isinstance(operand, Tensor) and not _fits(operand, base.loc):
-            return None
-        own = operand.parameters if isinstance(operand, Origin) else (operand,) if isinstance(operand, Tensor) else ()
+        own: tuple[Tensor, ...] = ()
+        if type(operand) is Origin:
+            own = operand.parameters
+        elif isinstance(operand, Tensor):
+            if not _fits(operand, base.loc):
+                return None
+            own = (operand,)
         takes.append((operand, slice(len(parameters), len(parameters) + len(own))))
         parameters += own
 
     def composed(element: Tensor, *given: Tensor) -> Tensor:
         return function(*(_argument(operand, element, given[own]) for operand, own in takes))
 
-    waves = function in _WAVES or any(origin.oscillates for origin in origins)
-    return Origin(
-        base.base, base.loc, base.variance, base.writes, composed, tuple(parameters), operations, waves, base.of
-    )
+    return Origin(base.base, base.loc, base.variance, base.writes, composed, parameters, operations, waves, base.of)
 
 
-def _applied(function: Function, to: Origin) -> Origin | None:
-    """Return the origin of a function of one origin."""
+def applied(function: Function, value: Any) -> Origin | None:
+    """Return the origin of an elementwise function of one value."""
+    waves = function in _WAVES
+    if value.origin is None or value.origin[1] != writes_to(value):  # the value is the base itself
+        return Origin(value, value.loc, value.variance, writes_to(value), function, (), 1, waves)
+    to: Origin = value.origin[0]
     if to.operations >= LONGEST:
         return None
     inner = to.function
@@ -89,8 +96,8 @@ def _applied(function: Function, to: Origin) -> Origin | None:
     def composed(element: Tensor, *given: Tensor) -> Tensor:
         return function(inner(element, *given))
 
-    waves = to.oscillates or function in _WAVES
-    return Origin(to.base, to.loc, to.variance, to.writes, composed, to.parameters, to.operations + 1, waves, to.of)
+    operations, waves = to.operations + 1, to.oscillates or waves
+    return Origin(to.base, to.loc, to.variance, to.writes, composed, to.parameters, operations, waves, to.of)
 
 
 def _argument(operand: Any, element: Tensor, parameters: tuple[Tensor, ...]) -> Any:
@@ -100,5 +107,8 @@ def _argument(operand: Any, element: Tensor, parameters: tuple[Tensor, ...]) -> 
 
 
 def _fits(tensor: Tensor, base: Tensor) -> bool:
+    if tensor.shape == base.shape:
+        return tensor.is_floating_point()
     pairs = zip(reversed(tensor.shape), reversed(base.shape), strict=False)
-    return tensor.is_floating_point() and tensor.ndim <= base.ndim and all(a in (1, b) for a, b in pairs)
+    fits = tensor.ndim <= base.ndim and all([a in (1, b) for a, b in pairs])  # noqa: C419 (a list is quicker)
+    return fits and tensor.is_floating_point()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from momentprop.dispatch.context import in_a_model
+from momentprop.torch_compat.plainly import runs_plainly
 from momentprop.values.base import Value
 from momentprop.values.predictions import Predictions
 
@@ -21,6 +22,8 @@ class Uncertain(Predictions, Value):
     @property
     def stddev(self) -> Tensor:
         """The standard deviation; its gradient is zero, not infinite, where the variance is zero."""
+        if runs_plainly() and not (torch.is_grad_enabled() and self.variance.requires_grad):
+            return self.variance.clamp(min=0.0).sqrt_()
         certain = self.variance <= 0
         return self.variance.masked_fill(certain, 1.0).sqrt().masked_fill(certain, 0.0)
 

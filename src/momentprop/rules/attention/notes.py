@@ -169,26 +169,29 @@ def in_pieces(kernel: Callable[..., Moments], given: dict[str, Any], dtype: torc
     device = tensors["value"].device.type
 
     def run(*parts: Tensor) -> Moments:
+        named = dict(zip(tensors, parts, strict=True))
+        if not torch.is_autocast_enabled(device):
+            return kernel(**named, **others)
         with torch.autocast(device, enabled=False):
-            return kernel(**dict(zip(tensors, parts, strict=True)), **others)
+            return kernel(**named, **others)
 
     pieces = [tuple(tensors.values())] if torch.compiler.is_compiling() else _pieces(tensors)
-    kept = not torch.compiler.is_compiling() and takes_room(_BYTES * _scores(tensors))
+    kept = not torch.compiler.is_compiling() and takes_room(lambda: _BYTES * _scores(tensors))
     found = [run(*piece)[:2] if kept else differentiable(run, *piece) for piece in pieces]
     return found[0] if len(found) == 1 else (torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found]))
 
 
 def _scores(tensors: dict[str, Tensor], least: int = 0) -> int:
     """Return the number of scores, or of as many elements for each query as are told."""
-    lanes = max(part.shape[:-2].numel() for part in tensors.values())
-    rows = max(part.shape[-2] for part in tensors.values())
+    shapes = [part.shape for part in tensors.values()]
+    lanes, rows = max([shape[:-2].numel() for shape in shapes]), max([shape[-2] for shape in shapes])
     return lanes * rows * max(tensors["value"].shape[-2], least)
 
 
 def _pieces(tensors: dict[str, Tensor]) -> list[tuple[Tensor, ...]]:
     parts = tuple(tensors.values())
-    dims = max(part.ndim for part in parts)
-    batch = max(part.shape[0] for part in parts if part.ndim == dims)
+    dims = max([part.ndim for part in parts])
+    batch = max([part.shape[0] for part in parts if part.ndim == dims])
     most, least = _MOST.get(tensors["value"].device.type), 0
     if most is None:
         most = _MOST_ELSEWHERE

@@ -33,14 +33,14 @@ from momentprop.kernels.fuse import fused
 from momentprop.kernels.oscillating import oscillating
 from momentprop.kernels.quadrature import quadrature
 from momentprop.values import Independent
-from momentprop.values.origin import Function, Origin, combined
+from momentprop.values.origin import Function, Origin, applied, combined
 
 Apply = TypeVar("Apply", bound=Callable[..., Any])
 
 
 def remembering(function: Function, call: Call, apply: Callable[[Call], Any]) -> Any:
     """Apply the rule of a kind to a call of an elementwise `function`, and follow the origin of its arguments."""
-    return _followed(function, call.args, call.kwargs, lambda: apply(call))
+    return _followed(function, call.args, call.kwargs, functools.partial(apply, call))
 
 
 def follows(function: Function, joint: bool = False) -> Callable[[Apply], Apply]:
@@ -72,19 +72,22 @@ def _taken_as_independent(apply: Callable[..., Any], *args: Any, **kwargs: Any) 
 def _followed(function: Function, args: Any, kwargs: Any, apply: Callable[[], Any]) -> Any:
     values = [argument for argument in args if isinstance(argument, Independent)]
     origin = _origin(function, args, kwargs) if values else None
-    if origin is not None and any(value is not values[0] for value in values):
+    if origin is not None and len(values) > 1 and any([value is not values[0] for value in values]):  # noqa: C419
         return _evaluated(origin, values)
     result = apply()
-    if origin is not None and result is not values[0] and result.shape == origin.loc.shape:
+    if origin is not None and result is not values[0] and result.loc.shape == origin.loc.shape:
         result.remember(origin)
     return result
 
 
 def _origin(function: Function, args: Any, kwargs: Any) -> Origin | None:
-    if any(isinstance(argument, Tensor | Independent) for argument in kwargs.values()):
-        return None
-    operands = [argument.source if isinstance(argument, Independent) else argument for argument in args]
-    return combined(functools.partial(function, **kwargs) if kwargs else function, operands)
+    if kwargs:
+        if any(isinstance(argument, Tensor | Independent) for argument in kwargs.values()):
+            return None
+        function = functools.partial(function, **kwargs)
+    if len(args) == 1:
+        return applied(function, args[0])
+    return combined(function, [argument.source if isinstance(argument, Independent) else argument for argument in args])
 
 
 def _evaluated(origin: Origin, values: list[Any]) -> Any:

@@ -37,8 +37,19 @@ def sub(call: Call, *variances: Tensor) -> Tensor:
 
 
 def _sum_of_squares(call: Call, variances: tuple[Tensor, ...]) -> Tensor:
-    args, kwargs = call.filled(variances)
-    return torch.add(*args, **{**kwargs, "alpha": squared(kwargs.get("alpha", 1), variances[0])})
+    gain = call.kwargs.get("alpha", 1)
+    if call.leads and _spans(variances[0], call.given("other")):
+        return variances[0].clone()
+    args, kwargs = call.operation.homogeneous(call).filled(variances)
+    return torch.add(*args, **{**kwargs, "alpha": squared(gain, variances[0])})
+
+
+def _spans(variance: Tensor, summand: Any) -> bool:
+    """Return whether a sum with a constant has the shape of its random term."""
+    if not isinstance(summand, Tensor) or summand.shape == variance.shape:
+        return True
+    pairs = zip(reversed(summand.shape), reversed(variance.shape), strict=False)
+    return summand.ndim <= variance.ndim and all([a in (1, b) for a, b in pairs])  # noqa: C419
 
 
 @linear("neg", on=Normal, pointwise=torch.neg, diagonal=True)

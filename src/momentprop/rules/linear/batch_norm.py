@@ -9,7 +9,6 @@ from torch import Tensor
 from momentprop.dispatch import Call, Kind, MissingRule, Operand, rule
 from momentprop.dispatch import where as place
 from momentprop.dispatch.registry import linear, transpose
-from momentprop.rules.independent import by_kind
 from momentprop.rules.reductions.normalization import affine, channels
 from momentprop.values import Normal
 from momentprop.values.moments import is_random, mean_of, variance_of
@@ -20,11 +19,11 @@ _PARAMETERS = "input running_mean running_var weight bias training momentum eps"
 
 
 def _by_mode(call: Call) -> Kind:
-    if isinstance(call.given("running_mean"), Operand) or isinstance(call.given("running_var"), Operand):
+    mean, variance = call.given("running_mean"), call.given("running_var")
+    if isinstance(mean, Operand) or isinstance(variance, Operand):
         raise MissingRule(f"no rule for 'batch_norm' with random running statistics at {place()}")
-    fixed = not call.given("training", False) and call.given("running_mean") is not None
-    affine = fixed and call.given("running_var") is not None and len(call.values) == 1
-    return Kind.LINEAR if affine and isinstance(call.given("input"), Operand) else Kind.MIXING
+    fixed = mean is not None and variance is not None and not call.given("training", False)
+    return Kind.LINEAR if fixed and call.leads else Kind.MIXING
 
 
 def _homogeneous(call: Call) -> Call:
@@ -58,7 +57,7 @@ def fixed_transposed(call: Call, gradient: Tensor) -> Tensor:
     return gradient * _scale(call, gradient)
 
 
-@rule("batch_norm", on=Normal)
+@rule("batch_norm", on=Normal, kind=Kind.MIXING)
 def batch_norm(
     input: Random,
     running_mean: Tensor | None,
@@ -71,17 +70,15 @@ def batch_norm(
 ) -> Any:
     r"""Moments of batch normalization.
 
-    In eval mode it is an affine map of each channel. In training mode the statistics of the batch are those of the
-    mixture of its units: mean of the means, and mean of the variances plus variance of the means. They update the
-    running statistics; an empty batch leaves these alone. Weight and bias may be random too, independent of the input.
+    In eval mode it is an affine map of each channel; `fixed` serves it where weight and bias are not random. In
+    training mode the statistics of the batch are those of the mixture of its units: mean of the means, and mean of the
+    variances plus variance of the means. They update the running statistics; an empty batch leaves these alone. Weight
+    and bias may be random too, independent of the input.
 
     Error: exact in eval mode; in training mode the batch statistics are taken as certain
     Source: paper, eq. linear; law of total variance
     """
     fixed = not training and running_mean is not None and running_var is not None
-    if fixed and is_random(input) and not is_random(weight) and not is_random(bias):
-        args = (input, running_mean, running_var, weight, bias, False, momentum, eps)
-        return by_kind("batch_norm", *args)
     wide = torch.promote_types(input.dtype, torch.float32)  # as torch does: differences from the mean cancel
     mean, variance = mean_of(input).to(wide), variance_of(input).to(wide)
     center: Any = running_mean

@@ -91,6 +91,7 @@ def _by_accumulation(call: Call) -> Kind:
 
 def _by_accumulated_squares(call: Call, *variances: Tensor) -> Tensor:
     """Add up the variances; an element that is added to a place several times counts by the square of their number."""
+    call = call.operation.homogeneous(call)
     input, values, indices = call.given("input"), call.given("values"), tuple(call.given("indices"))
     places = torch.arange(input.numel(), device=input.device).reshape(input.shape)[indices]
     if not isinstance(values, Operand) or variances[-1].shape == places.shape:

@@ -1,0 +1,18 @@
+"""Tells whether code just runs: nothing compiles, traces or transforms it. Every operation of a network asks this."""
+
+import torch
+from torch.autograd import forward_ad
+
+from momentprop.torch_compat.export import _is_tracing
+from momentprop.torch_compat.functorch import _has_level, _innermost
+
+
+def runs_plainly() -> bool:
+    """Return whether no compiler, no export, no trace, no transform of `torch.func` and no forward mode is at work."""
+    return not (
+        torch.compiler.is_compiling()
+        or _is_tracing()
+        or _innermost() is not None
+        or _has_level is None
+        or forward_ad._current_level >= 0
+    )

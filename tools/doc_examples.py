@@ -23,6 +23,7 @@ _TORCHS_OWN = (  # warnings that nobody can change, as in conftest.py
     "Failed to initialize NumPy",
     r".torch\.jit\.script(_method)?. is deprecated",
     ".*should not be instantiated",
+    "Guards may run slower on Python 3.13.0",
 )
 
 

@@ -37,7 +37,7 @@ def variance_precision(dtype: torch.dtype | None) -> Iterator[None]:
     """Inside, multiply the variances of linear layers, convolutions and matrix products in bfloat16.
 
     Means stay as they are, and so do all variances but for these products, whose factors and results are rounded. That
-    changes a deviation by about 0.1 %, and is faster where the machine has units for bfloat16: see `docs/speed.md`. It
+    changes a deviation by about 0.1 %, and is faster where the machine has units for bfloat16: see `docs/stack.md`. It
     holds in the thread that asks for it. Code keeps the precision in which it was compiled. None asks for full
     precision again.
 

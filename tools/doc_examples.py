@@ -1,8 +1,8 @@
 """Run the examples of README.md and docs/*.md as doctests, without those that need a package that is not installed.
 
 `python -I tools/doc_examples.py` tries them on the installed package, in an environment with torch alone. An example is
-skipped if it imports a package that is not installed, or uses a name that a skipped example would have made. Every
-skip is printed with its reason.
+skipped if it imports a package that is not installed, calls a method that needs one, or uses a name that a skipped
+example would have made. Every skip is printed with its reason.
 """
 
 import ast
@@ -25,6 +25,8 @@ _TORCHS_OWN = (  # warnings that nobody can change, as in conftest.py
     ".*should not be instantiated",
     "Guards may run slower on Python 3.13.0",
 )
+
+_METHODS = {"plot": "matplotlib", "to_dataframe": "pandas", "to_onnx": "onnxscript"}  # and what they need
 
 
 @dataclass
@@ -72,9 +74,10 @@ def _made(tree: ast.AST) -> Iterator[str]:
 
 
 def _missing_packages(tree: ast.AST) -> Iterator[str]:
-    """The packages that an example imports and that are not installed; momentprop itself must be there."""
+    """The packages that an example needs and that are not installed; momentprop itself must be there."""
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [_METHODS[node.attr]] if isinstance(node, ast.Attribute) and node.attr in _METHODS else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for package in (name.split(".")[0] for name in names):
             if package != "momentprop" and importlib.util.find_spec(package) is None:

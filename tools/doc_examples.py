@@ -51,8 +51,8 @@ def read(path: Path) -> Page:
     page, lacking = Page(path), {}
     for example in doctest.DocTestParser().get_examples(path.read_text(encoding="utf-8"), str(path)):
         tree = ast.parse(example.source)
-        made, used = set(_made(tree)), {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        needs = [*_missing_packages(tree), *(lacking[name] for name in sorted(used - made) if name in lacking)]
+        made = set(_made(tree))
+        needs = [*_missing_packages(tree), *(lacking[name] for name in sorted(_used(tree, made)) if name in lacking)]
         if needs:
             page.skips.append((example.lineno + 1, needs[0]))
             lacking |= dict.fromkeys(made, needs[0])
@@ -71,6 +71,13 @@ def _made(tree: ast.AST) -> Iterator[str]:
             yield (node.asname or node.name).split(".")[0]
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name
+
+
+def _used(tree: ast.Module, made: set[str]) -> set[str]:
+    """The names that an example takes from those before it; `x = x + 1` makes `x` and takes it."""
+    assigned = [node.value for node in tree.body if isinstance(node, ast.Assign)]
+    taken = {node.id for value in assigned for node in ast.walk(value) if isinstance(node, ast.Name)}
+    return taken | {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - made
 
 
 def _missing_packages(tree: ast.AST) -> Iterator[str]:

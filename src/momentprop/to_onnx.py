@@ -40,7 +40,8 @@ def to_onnx(
     Args:
         model: a module in evaluation mode, or what `momentprop.calibrated` gives.
         x: an example of the input: a value, or a plain tensor for a model that knows its own noise. Its values do not
-            matter. Any number of inputs is taken later, but one alone if the example has one and a covariance is wanted.
+            matter. Any number of inputs is taken later, but one alone if the example has one and a covariance is asked
+            for.
         file: where to write the program.
         covariance: also follow correlations, and give the covariance of the units of every input. It takes an operation
             in ONNX for the transpose of every operation of the model; the error names one that lacks it. Inputs must

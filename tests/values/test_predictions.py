@@ -175,7 +175,11 @@ def test_draws_are_kept_while_they_are_few(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_model_that_ends_in_a_softmax_answers_too() -> None:
     probabilities = F.softmax(LOC, -1)
     variance = 0.1 * probabilities * (1 - probabilities)
-    for result in (Normal(probabilities, variance), Joint(probabilities, variance), Normal(probabilities.mT, variance.mT)):
+    for result in (
+        Normal(probabilities, variance),
+        Joint(probabilities, variance),
+        Normal(probabilities.mT, variance.mT),
+    ):
         dim = -1 if torch.equal(result.loc, probabilities) else 0
         assert torch.equal(result.predict(dim), result.loc.argmax(dim))
         torch.testing.assert_close(result.probabilities(dim), result.loc)

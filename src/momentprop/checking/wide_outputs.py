@@ -66,8 +66,8 @@ def _of_one_input(run: Run, output: Sequence[int]) -> list[str]:
     if rows == 1 or (len(output) > 0 and output[0] == rows and not is_vector):
         return []
     return [
-        f"The {rows} rows of the input count as inputs, but the output of shape {tuple(output)} has no row for each: if "
-        "you gave a single input, give it a dimension for the batch, as in `x.unsqueeze(0)`."
+        f"The {rows} rows of the input count as inputs, but the output of shape {tuple(output)} has no row for each: "
+        "if you gave a single input, give it a dimension for the batch, as in `x.unsqueeze(0)`."
     ]
 
 

@@ -132,8 +132,8 @@ def _apart(loc: Tensor, root: Tensor, u: Tensor) -> Tensor:
     """Return how far the averages over a quarter, a half and all of some points are apart, in KL divergence."""
     p = log_p_at(loc, root, u).exp().unflatten(-2, (2, -1)).sum(-3)  # shape: (items, points and opposite ones, classes)
     means = [part / part.sum(-1, keepdim=True) for part in (p[:, : p.shape[1] // n].sum(-2) for n in (4, 2, 1))]
-    first, second = (_divergence(b, a) for a, b in zip(means, means[1:], strict=False))
-    return torch.maximum(first / 2**_ORDER, second)
+    quarter, half, whole = means
+    return torch.maximum(_divergence(half, quarter) / 2**_ORDER, _divergence(whole, half))
 
 
 def _divergence(p: Tensor, q: Tensor) -> Tensor:

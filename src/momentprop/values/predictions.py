@@ -66,8 +66,8 @@ class Predictions:
             )
         if self._gives_probabilities(dim):
             raise ValueError(
-                "the model ends in a softmax, and the mean and variance of probabilities do not tell what of the entropy "
-                "is due to the noise: leave the softmax out of the model, or take draws, as in "
+                "the model ends in a softmax, and the mean and variance of probabilities do not tell what of the "
+                "entropy is due to the noise: leave the softmax out of the model, or take draws, as in "
                 "`propagate(..., method='sample')`"
             )
         warn_of_one_score(self.loc, dim)

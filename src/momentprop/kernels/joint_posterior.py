@@ -137,7 +137,8 @@ def _apart(loc: Tensor, root: Tensor, u: Tensor) -> Tensor:
 
 
 def _divergence(p: Tensor, q: Tensor) -> Tensor:
-    return (torch.special.xlogy(p, p / q.clamp(min=1e-30)) - p + q).sum(-1).clamp(min=0.0)
+    found: Tensor = (torch.special.xlogy(p, p / q.clamp(min=1e-30)) - p + q).sum(-1)
+    return found.clamp(min=0.0)
 
 
 def _can_look(*tensors: Tensor) -> bool:

@@ -47,7 +47,8 @@ class Predictions:
     def entropy(self, dim: int = -1) -> Tensor:
         r"""The entropy $H(q)$ of the class posterior, in nats: all that is unknown of the class."""
         if self._gives_probabilities(dim):
-            return torch.special.entr(self.probabilities(dim)).sum(dim)
+            entropy: Tensor = torch.special.entr(self.probabilities(dim)).sum(dim)
+            return entropy
         log_q = self._log_q(dim)
         return -(log_q.exp() * torch.where(log_q == -torch.inf, 0.0, log_q)).sum(-1)
 

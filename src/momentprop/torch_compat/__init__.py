@@ -18,6 +18,7 @@ that. If a version of torch lacks a name, `guard` warns once what is lost, and e
 | `modules` | `_NormBase`, `_BatchNorm`, `_DropoutNd`, hooks, `_apply` | the common bases of layers are private |
 | `opened` | `has_torch_function*` among a function's globals | torch hands values over before the body runs |
 | `overridable` | the set behind `get_ignored_functions` | torch lists functions by mistake, and dynamo believes it |
+| `plainly` | what `export` and `functorch` read | every operation asks whether anything traces or transforms it |
 | `pytrees`, `own_pytrees` | `torch.utils._pytree` | values are pytrees, and torch's registry of them is private |
 | `replica` | `_parameters`, `_buffers`, `_modules`, hooks of `nn.Module` | a pass runs on modules of its own |
 | `scripts` | `torch.jit.ScriptFunction`, `torch._C.ScriptMethod` | scripted code takes tensors only |

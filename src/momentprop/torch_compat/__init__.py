@@ -24,7 +24,7 @@ that. If a version of torch lacks a name, `guard` warns once what is lost, and e
 | `scripts` | `torch.jit.ScriptFunction`, `torch._C.ScriptMethod` | scripted code takes tensors only |
 | `tensors` | `Tensor._version` | nothing public tells whether a tensor was written to |
 | `tracing` | `make_fx` of `torch.fx.experimental` | `torch.export` records no derivatives taken inside |
-| `lifted` | a recorded program of one item, run for any number of them |
+| `lifted` | `torch.ops.aten`, under `vmap` | `vmap` fixes the number of items in a few operations |
 | `values_as_parameters` | `swap_tensor` behind `functional_call`, `typename` | torch wants tensors as parameters |
 
 They support torch 2.11 to 2.13: the tests run with 2.13, and 2.11 has all of these names.

@@ -13,6 +13,7 @@ from torch._dynamo.testing import EagerAndRecordGraphs
 
 from momentprop import Estimate, Joint, Mean, Normal, Sample, propagate, rule, rules
 from momentprop.dispatch import Rule, forget, rule_table
+from momentprop.kernels import joint_posterior
 from tests.cases import CASES
 from tests.examples import NOT_TRACED, REFUSED, Example, example
 from tests.networks import ConvNet, ResidualBlock, TransformerBlock, mlp, trained_looking
@@ -91,8 +92,12 @@ SLOW = ("softmax", "scaled_dot_product_attention")
         if row.on is Joint
     ],
 )
-def test_rules_of_joint_values_compile(op: str) -> None:
-    """The values alone: gradients through a derivative of a softmax differ, by up to 4e-3 in an attention."""
+def test_rules_of_joint_values_compile(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values alone: gradients through a derivative of a softmax differ, by up to 4e-3 in an attention.
+
+    Class posteriors average over as many points as compiled code does, which cannot see how many they need.
+    """
+    monkeypatch.setattr(joint_posterior, "_can_look", lambda *_: False)
     found = example(op, Joint)
     assert found is not None
     value = found.value(Joint)

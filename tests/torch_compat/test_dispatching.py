@@ -1,6 +1,9 @@
 import pytest
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from momentprop.torch_compat.dispatching import DispatchMode, is_watched
+from momentprop.torch_compat.dispatching import DispatchMode, is_recorded
 from tests.torch_compat.gone import loaded_without
 
 
@@ -9,14 +12,20 @@ class _Sees(DispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_a_running_mode_watches() -> None:
-    assert not is_watched()
+def test_a_trace_records_and_other_modes_do_not() -> None:
+    seen = []
+
+    def noting(x: Tensor) -> Tensor:
+        seen.append(is_recorded())
+        return x + 1
+
+    make_fx(noting)(torch.ones(2))
     with _Sees():
-        assert is_watched()
-    assert not is_watched()
+        noting(torch.ones(2))
+    assert seen == [True, False]
 
 
-def test_without_the_stack_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = loaded_without("torch._C._len_torch_dispatch_stack", "dispatching", monkeypatch)
-    with module.DispatchMode():
-        assert not module.is_watched()
+@pytest.mark.parametrize("name", ["_TorchDispatchModeKey.PROXY", "_get_dispatch_mode"])
+def test_without_the_modes_nothing_is_recorded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = loaded_without(f"torch._C.{name}", "dispatching", monkeypatch)
+    assert not module.is_recorded()

@@ -13,7 +13,6 @@ from momentprop.codegen.programs import Functions, Program, mode, program_for
 from momentprop.kernels.autograd import Fused, outputs_of
 from momentprop.kernels.derivatives import gradients, is_transformed, pullback, requires_grad
 from momentprop.kernels.moments import Kernel, at_finite_means, exact_where_certain, flat_partials
-from momentprop.torch_compat.dispatching import is_watched
 from momentprop.torch_compat.plainly import runs_plainly
 
 
@@ -49,7 +48,7 @@ def built_program(
 
 def may_be_built(inputs: Sequence[Tensor]) -> bool:
     """Return whether programs may run on these tensors now."""
-    return mode() != "eager" and are_buildable(inputs) and runs_plainly() and not is_watched()
+    return mode() != "eager" and are_buildable(inputs) and runs_plainly()
 
 
 def _functions(kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, noisy: bool, arity: int) -> Functions:

@@ -8,7 +8,7 @@ that. If a version of torch lacks a name, `guard` warns once what is lost, and e
 | `guard` | nothing | turns a missing name into one warning |
 | `backward_hooks` | `BackwardHook` of `torch.utils.hooks` | torch never calls full backward hooks for values |
 | `batching` | nothing | `vmap` is silently wrong for `roll` of a scalar and `index_fill` with a tensor |
-| `dispatching` | `_python_dispatch`, `_len_torch_dispatch_stack` | modes that see operations below autograd |
+| `dispatching` | `_python_dispatch`, `_get_dispatch_mode` | modes that see operations below autograd |
 | `distributions` | `_validate_args`, `_inv` | torch cannot move a distribution, nor switch off its checks |
 | `dynamo` | `BuiltinVariable`, `_flatten_vts` | compiled operators on values differ from eager ones |
 | `export` | `torch.compiler._is_exporting_flag` | before torch 2.13 `is_exporting` is true in every compilation |

@@ -1,4 +1,4 @@
-"""Modes that see every operation below autograd: their base, which torch keeps in a private module, and who looks."""
+"""Modes that see every operation below autograd: their base, which torch keeps in a private module, and `make_fx`, which is one."""
 
 from typing import Any
 
@@ -21,13 +21,13 @@ class DispatchMode(_Mode):  # type: ignore[misc, unused-ignore]
         return False
 
 
-_modes_running: Any = known(
-    "torch._C._len_torch_dispatch_stack",
-    otherwise=lambda: 0,
-    loses="ONNX programs with a covariance need MOMENTPROP_KERNELS=eager",
-)
+_LOSES = "ONNX programs with a covariance need MOMENTPROP_KERNELS=eager"
+_recorder: Any = known("torch._C._TorchDispatchModeKey.PROXY", otherwise=None, loses=_LOSES)
+_mode_at: Any = known("torch._C._get_dispatch_mode", otherwise=lambda _: None, loses=_LOSES)
+if _recorder is None:
+    _mode_at = lambda _: None  # noqa: E731
 
 
-def is_watched() -> bool:
-    """Return whether such a mode is running, as in a trace by `make_fx`, which would not see what a program does."""
-    return bool(_modes_running())
+def is_recorded() -> bool:
+    """Return whether `make_fx` records operations, which would not see what a program does."""
+    return _mode_at(_recorder) is not None

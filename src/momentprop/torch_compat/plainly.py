@@ -3,6 +3,7 @@
 import torch
 from torch.autograd import forward_ad
 
+from momentprop.torch_compat.dispatching import _mode_at, _recorder
 from momentprop.torch_compat.export import _is_tracing
 from momentprop.torch_compat.functorch import _has_level, _innermost
 
@@ -15,4 +16,5 @@ def runs_plainly() -> bool:
         or _innermost() is not None
         or _has_level is None
         or forward_ad._current_level >= 0
+        or _mode_at(_recorder) is not None
     )

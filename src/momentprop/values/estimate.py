@@ -81,8 +81,8 @@ class Estimate(Uncertain):
     def each(self, function: Callable[[Tensor], Any]) -> Any:
         """Apply a function that moves or converts elements to every component, and to the draws."""
         found = super().each(function)
-        if self.draws is not None:
-            found.draws = function(self.draws)
+        if self.draws is not None and isinstance(found, Estimate):
+            found.draws = function(self.draws)  # type: ignore[misc]
         return found
 
     @classmethod

@@ -173,7 +173,7 @@ class _Recorder(DispatchMode):  # type: ignore[misc, unused-ignore]
         return self._of_row(op, self._of(source), result)
 
     def _of_row(self, op: str, source: Reference_, result: Tensor) -> int:
-        """Return a sum, mean or extremum of a row; for a number that stands for a whole row, the number or a multiple."""
+        """Return a sum, mean or extremum of a row; for one number for the whole row, the number or a multiple."""
         if self._is_wide(source):
             return self._step(op, (source,), result)
         return self._step("mul", (source, self.row), result) if op == "sum" else source.number

@@ -1,4 +1,4 @@
-"""Modes that see every operation below autograd: their base, which torch keeps in a private module, and who looks."""
+"""Modes that see every operation below autograd: their base class, private in torch, and whether one is running."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _Mode: Any = known(
 
 
 class DispatchMode(_Mode):  # type: ignore[misc, unused-ignore]
-    """A mode for eager torch only: torch need not hide it from dynamo, for which it would import all of dynamo."""
+    """A mode for eager torch only: torch need not hide it from dynamo, which would import all of dynamo."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -29,5 +29,5 @@ _modes_running: Any = known(
 
 
 def is_watched() -> bool:
-    """Return whether such a mode is running, as in a trace by `make_fx`, which would not see what a program does."""
+    """Return whether such a mode is running, such as a trace by `make_fx`, which would not see into a program."""
     return bool(_modes_running())

@@ -11,7 +11,7 @@ Each operation of the table has one kind, which can depend on flags and on which
 | *mixing* | a nonlinear function of several units | the dimensions it acts along |
 | *noise* | draws something, unless switched off | whether it acts, and which units share one draw |
 | *loss* | gives a plain tensor to minimize | |
-| *composite* | made of other operations, which have kinds of their own | |
+| *composite* | made of other operations, which have their own kinds | |
 | *plain* | asks about a value, or makes a tensor shaped like one; the result is not random | |
 
 A type of value implements each kind once, by `@momentprop.rule(Kind.LINEAR, on=Type)`, and then runs all operations of

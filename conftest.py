@@ -12,6 +12,7 @@ os.environ.setdefault("MOMENTPROP_KERNELS", "eager")
 _TORCHS_OWN = (
     r"ignore:.torch\.jit\.script(_method)?. is deprecated:DeprecationWarning",  # forward mode loads scripted formulas
     r"ignore:.*should not be instantiated:DeprecationWarning",  # dynamo instantiates every autograd.Function
+    "ignore:Guards may run slower on Python 3.13.0:RuntimeWarning",  # of dynamo
 )
 
 

@@ -39,7 +39,7 @@ def page(path: Path) -> tuple[str, dict[str, bytes]]:
             heading = [heading, *_HEADING.findall(cell.source)][-1]
             parts.append(_LINK.sub(_as_on_the_site, cell.source))
             if len(parts) == 1:
-                parts.append(f"[Download this notebook]({path.name}){{ download }}")
+                parts.append(f'[Download this notebook]({path.name}){{ download="{path.name}" }}')
             continue
         parts.append(_fenced(cell.source, "python"))
         for output in cell.outputs:

@@ -63,6 +63,14 @@ def test_an_example_that_is_wrong_fails(tool, tmp_path, wrong, capsys):
     assert "Failed example" in capsys.readouterr().out
 
 
+def test_a_method_that_needs_a_missing_package_is_skipped(tool, tmp_path, monkeypatch):
+    (tmp_path / "page.md").write_text(">>> figure = [].plot()\n>>> figure = figure + 1\n>>> 1 + 1\n2\n")
+    monkeypatch.setitem(tool._METHODS, "plot", "no_such_package")
+    page = tool.read(tmp_path / "page.md")
+    assert page.skips == [(1, "no_such_package"), (2, "no_such_package")]
+    assert len(page.runs) == 1
+
+
 def test_the_flags_are_those_of_pytest(tool):
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     flags = doctest.FAIL_FAST

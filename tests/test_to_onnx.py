@@ -1,5 +1,7 @@
 """ONNX programs: their names, their numbers in onnxruntime, and what is refused."""
 
+import functools
+import itertools
 import logging
 import sys
 from collections.abc import Iterator
@@ -9,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from momentprop import Logistic, Normal, calibrate, calibrated, propagate, to_onnx
+from momentprop.to_onnx import _jointly
+from momentprop.torch_compat.tracing import _unfold_backward, traced
 from tests.networks import mlp
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
@@ -66,11 +70,27 @@ def test_a_program_has_named_outputs_for_any_batch(tmp_path):
     assert (tmp_path / "model.onnx").exists()
 
 
-@pytest.mark.parametrize(("make", "shape"), [(_mlp, (6,)), (_convolutions, (1, 8, 8))])
-def test_a_program_gives_the_covariance(make, shape):
-    model, z = make(), _value(3, *shape, seed=1)
+def _pooled() -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d((2, 1), stride=(1, 2)), nn.Flatten(), nn.Linear(8, 2)
+    return nn.Sequential(*layers).eval()
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "example", "items"),
+    [
+        (_mlp, (6,), 2, 3),
+        (_convolutions, (1, 8, 8), 1, 1),
+        (_pooled, (1, 5, 5), 1, 1),
+        pytest.param(_convolutions, (1, 8, 8), 2, 3, marks=pytest.mark.full),
+        pytest.param(_pooled, (1, 5, 5), 2, 3, marks=pytest.mark.full),
+    ],
+)
+def test_a_program_gives_the_covariance(make, shape, example, items):
+    """An example of several inputs makes a program for any number of them."""
+    model, z = make(), _value(items, *shape, seed=1)
     wanted = propagate(model, z, covariance=True)
-    found = _outputs(to_onnx(model, _value(3, *shape), covariance=True), z.loc, z.variance)
+    found = _outputs(to_onnx(model, _value(example, *shape), covariance=True), z.loc, z.variance)
     expected = {"loc": wanted.loc, "variance": wanted.variance, "covariance": wanted.covariance}
     torch.testing.assert_close(found, expected, **CLOSE)
 
@@ -112,9 +132,35 @@ def test_what_has_no_such_program_is_refused(monkeypatch):
         to_onnx(_mlp(), torch.zeros(2, 6), covariance=True)
     with pytest.raises(TypeError, match="no random output for a plain tensor"):
         to_onnx(_mlp(), torch.zeros(2, 6))
-    pooled = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 2)).eval()
-    with pytest.raises(NotImplementedError, match="the covariance of max pooling has no ONNX program"):
+    pooled = nn.Sequential(nn.Conv2d(1, 2, 3), nn.AvgPool2d(2, padding=1), nn.Flatten(), nn.Linear(8, 2)).eval()
+    with pytest.raises(NotImplementedError, match="the covariance of average pooling with padding has no ONNX program"):
         to_onnx(pooled, _value(1, 1, 4, 4), covariance=True)
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(ImportError, match="pip install onnx onnxscript"):
         to_onnx(_mlp(), _value(2, 6))
+
+
+def test_a_program_is_recorded_from_formulas_alone():
+    """Built kernels write where torch does not see it."""
+    from momentprop.codegen.programs import mode, set_mode
+
+    before, model, z = mode(), _mlp(), _value(1, 6)
+    set_mode("wait")
+    try:
+        _ = propagate(model, z).variance
+        found = traced(functools.partial(_jointly, model), (z.loc, z.variance))
+    finally:
+        set_mode(before)
+    assert not any("empty" in str(node.target) for node in found.graph.nodes)
+    torch.testing.assert_close(found(z.loc, z.variance)[1], propagate(model, z).variance, **CLOSE)
+
+
+def test_windows_are_added_at_their_places():
+    for size, window, step, dim in itertools.product((7, 8), (1, 2, 3), (1, 2, 4), (0, 1, 2)):
+        shape = [3, 3, 3]
+        shape[dim] = size
+        x = torch.randn(shape, requires_grad=True)
+        windows = x.unfold(dim, window, step)
+        slopes = torch.randn_like(windows)
+        (wanted,) = torch.autograd.grad(windows, x, slopes)
+        torch.testing.assert_close(_unfold_backward(slopes, shape, dim, window, step), wanted)

@@ -1,8 +1,8 @@
 """Run the examples of README.md and docs/*.md as doctests, without those that need a package that is not installed.
 
 `python -I tools/doc_examples.py` tries them on the installed package, in an environment with torch alone. An example is
-skipped if it imports a package that is not installed, or uses a name that a skipped example would have made. Every
-skip is printed with its reason.
+skipped if it imports a package that is not installed, calls a method that needs one, or uses a name that a skipped
+example would have made. Every skip is printed with its reason.
 """
 
 import ast
@@ -23,7 +23,10 @@ _TORCHS_OWN = (  # warnings that nobody can change, as in conftest.py
     "Failed to initialize NumPy",
     r".torch\.jit\.script(_method)?. is deprecated",
     ".*should not be instantiated",
+    "Guards may run slower on Python 3.13.0",
 )
+
+_METHODS = {"plot": "matplotlib", "to_dataframe": "pandas", "to_onnx": "onnxscript"}  # and what they need
 
 
 @dataclass
@@ -48,8 +51,8 @@ def read(path: Path) -> Page:
     page, lacking = Page(path), {}
     for example in doctest.DocTestParser().get_examples(path.read_text(encoding="utf-8"), str(path)):
         tree = ast.parse(example.source)
-        made, used = set(_made(tree)), {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        needs = [*_missing_packages(tree), *(lacking[name] for name in sorted(used - made) if name in lacking)]
+        made = set(_made(tree))
+        needs = [*_missing_packages(tree), *(lacking[name] for name in sorted(_used(tree, made)) if name in lacking)]
         if needs:
             page.skips.append((example.lineno + 1, needs[0]))
             lacking |= dict.fromkeys(made, needs[0])
@@ -70,10 +73,18 @@ def _made(tree: ast.AST) -> Iterator[str]:
             yield node.name
 
 
+def _used(tree: ast.Module, made: set[str]) -> set[str]:
+    """The names that an example takes from those before it; `x = x + 1` makes `x` and takes it."""
+    assigned = [node.value for node in tree.body if isinstance(node, ast.Assign)]
+    taken = {node.id for value in assigned for node in ast.walk(value) if isinstance(node, ast.Name)}
+    return taken | {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - made
+
+
 def _missing_packages(tree: ast.AST) -> Iterator[str]:
-    """The packages that an example imports and that are not installed; momentprop itself must be there."""
+    """The packages that an example needs and that are not installed; momentprop itself must be there."""
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [_METHODS[node.attr]] if isinstance(node, ast.Attribute) and node.attr in _METHODS else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for package in (name.split(".")[0] for name in names):
             if package != "momentprop" and importlib.util.find_spec(package) is None:

@@ -9,7 +9,7 @@ DRAWS = 10_000
 def main() -> None:
     """Let the page draw for a while, and take its picture."""
     picture = PAGE.parent / "docs" / "play.png"
-    shot = {"width": 1120, "height": 1060, "draws": DRAWS, "full": False, "file": str(picture)}
+    shot = {"width": 1120, "height": 1046, "draws": DRAWS, "full": False, "file": str(picture)}
     found = play(OUT / "index.html", [shot])
     print(found["found"][0]["verdict"], *found["errors"], sep="\n")
 

@@ -42,11 +42,13 @@ def to_onnx(
     Args:
         model: a module in evaluation mode, or what `momentprop.calibrated` gives.
         x: an example of the input: a value, or a plain tensor for a model that knows its own noise. Its values do not
-            matter. Any number of inputs is taken later.
+            matter. Any number of inputs is taken later, but one alone if the example has one and a covariance is asked
+            for.
         file: where to write the program.
         covariance: also follow correlations, and give the covariance of the units of every input. It takes an operation
-            in ONNX for the transpose of every operation of the model; the error names one that lacks it. The program is
-            recorded for one input, and repeated for the others, which must not influence each other.
+            in ONNX for the transpose of every operation of the model; the error names one that lacks it. Inputs must
+            not influence each other. The program is recorded for one, and that is quickest; with several in the example
+            it is made to take any number of them.
         **options: for `torch.onnx.export`.
     """
     _require_packages()
@@ -60,14 +62,15 @@ def to_onnx(
     with torch.no_grad():
         outputs = propagate(model, x, covariance=True) if covariance else run.values(*given)
     how: dict[str, Any] = {"input_names": INPUTS[: len(given)], "output_names": list(_names(outputs))}
-    if covariance:
-        how["dynamic_shapes"] = {"inputs": tuple({0: "batch"} for _ in given)}
-        given = tuple(torch.cat([part, part])[:2] for part in given)  # an export takes a single one as all there can be
-    else:
+    program_of: Any = _recorded(run, tuple(part[:1] for part in given)) if covariance else run
+    if not covariance:
         how["dynamic_shapes"] = {name: {0: "batch"} for name in ("loc", "variance")[: len(given)]}
+    elif len(given[0]) > 1:
+        program_of = Lifted(program_of)
+        how["dynamic_shapes"] = {"inputs": tuple({0: "batch"} for _ in given)}
     with torch.no_grad(), _quiet_exporters():
         program = torch.onnx.export(
-            Lifted(_recorded(run, tuple(part[:1] for part in given))) if covariance else run,
+            program_of,
             given,
             dynamo=True,
             **{"verbose": False, **how, **options},

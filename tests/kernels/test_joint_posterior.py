@@ -1,5 +1,6 @@
 """The class posterior of jointly normal logits, against algebra, product quadrature, the race and draws."""
 
+import functools
 import math
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from momentprop import Normal, functional
-from momentprop.kernels.joint_posterior import FEW, MANY, log_posterior, posterior
+from momentprop.kernels.joint_posterior import FEW, LEAST, MANY, _enough, _root, log_posterior, posterior
 from tests.stack.compiling import compile_whole
 
 ALLOWED = 1e-5  # in KL divergence
@@ -186,16 +187,32 @@ def test_narrow_and_wide_items_of_a_batch_get_what_they_get_alone():
 
 def test_vmap_and_compile_give_the_same():
     loc, covariance = _normal(0, 3, 4), torch.stack([_covariance(i, 4, 3, 0.7) for i in range(3)])
-    wanted = log_posterior(loc, covariance)
+    of_few = functools.partial(log_posterior, points=FEW)  # what they take, as they cannot look at data
+    wanted = of_few(loc, covariance)
     torch.testing.assert_close(torch.func.vmap(log_posterior)(loc, covariance), wanted)
     torch.testing.assert_close(torch.func.vmap(log_posterior, (0, None))(loc, covariance[1])[1], wanted[1])
     compiled = compile_whole(log_posterior)
     results = []
-    for function in (compiled, log_posterior):
+    for function in (compiled, of_few):
         leaves = loc.clone().requires_grad_(), covariance.clone().requires_grad_()
         result = function(*leaves)
         results.append((result, *torch.autograd.grad((result * _normal(5, 3, 4)).sum(), leaves)))
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("classes", [3, 10])
+@pytest.mark.parametrize(("deviation", "most"), [(0.3, 1e-6), (1.0, 5e-6), (3.0, 2e-5)])
+def test_every_item_has_as_many_points_as_it_needs(classes, deviation, most):
+    """The error that the docstring states, against many points, at a part of their cost."""
+    items = [_covariance(i, classes, 1 + i % classes, deviation) for i in range(8)]
+    loc, covariance = deviation * _normal(1, 8, classes), torch.stack(items)
+    wanted, found = log_posterior(loc, covariance, 1 << 18), log_posterior(loc, covariance)
+    assert ((wanted.exp() * (wanted - found)).sum(-1) < most).all()
+    root, spread = _root(loc, covariance)
+    counts = _enough(loc, root, spread)
+    assert counts.min() >= LEAST
+    assert counts.float().mean() < MANY / 4
+    assert torch.equal(_enough(loc[2:3], root[2:3], spread[2:3]), counts[2:3])
 
 
 def test_nothing_is_drawn():

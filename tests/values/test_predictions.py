@@ -200,7 +200,7 @@ def test_a_model_that_ends_in_a_softmax_answers_too() -> None:
         assert torch.equal(result.predict(dim), result.loc.argmax(dim))
         torch.testing.assert_close(result.probabilities(dim), result.loc)
         torch.testing.assert_close(result.entropy(dim), _entropy(probabilities))
-        with pytest.raises(ValueError, match="the model ends in a softmax, .* leave the softmax out of the model"):
+        with pytest.raises(ValueError, match=r"the model ends in a softmax, .* leave the softmax out of the model"):
             result.mutual_information(dim)
     drawn = propagate(lambda x: x.softmax(-1), LOC, input_variance=0.1, method="sample", samples=50, seed=0)
     scores = propagate(lambda x: x, LOC, input_variance=0.1, method="sample", samples=50, seed=0)

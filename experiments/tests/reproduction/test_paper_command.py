@@ -97,7 +97,7 @@ def test_an_unknown_name_gives_one_line_with_the_choices(name, hint, tmp_path, c
     assert printed.out == ""
     assert printed.err.count("\n") == 1
     assert hint in printed.err
-    assert "stability, stability-deep, regression or all" in printed.err
+    assert "stability-deep, stability-attacks, regression or all" in printed.err
 
 
 def test_a_missing_extra_gives_one_line(tmp_path, capsys, monkeypatch):

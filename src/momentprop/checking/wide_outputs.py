@@ -62,12 +62,12 @@ def _on_one(method: Compared, name: str, end: str) -> Compared:
 def _of_one_input(run: Run, output: Sequence[int]) -> list[str]:
     """Return a note if the rows of the input do not look like inputs, because the output has none for them."""
     rows = run.batch_size
-    is_vector = len(output) == 1 and run.has_modules and any(True for _ in run.model.parameters())
+    is_vector = len(output) == 1 and any(True for module in run.modules for _ in module.parameters())
     if rows == 1 or (len(output) > 0 and output[0] == rows and not is_vector):
         return []
     return [
-        f"The {rows} rows of the input count as inputs, but the output of shape {tuple(output)} has no row for each: if "
-        "you gave a single input, give it a dimension for the batch, as in `x.unsqueeze(0)`."
+        f"The {rows} rows of the input count as inputs, but the output of shape {tuple(output)} has no row for each: "
+        "if you gave a single input, give it a dimension for the batch, as in `x.unsqueeze(0)`."
     ]
 
 

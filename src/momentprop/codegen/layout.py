@@ -114,11 +114,10 @@ def in_rows(tensor: Tensor, leading: torch.Size) -> Tensor:
 
 def beside(inputs: Sequence[Tensor]) -> list[Tensor]:
     """Return tensors with contiguous rows, the first whole and the others `in_rows`."""
-    shapes = [x.shape for x in inputs]
-    leading, as_they_are = repeating(*shapes)
-    if as_they_are:
-        return [x if x.is_contiguous() else in_rows(x, leading) for x in inputs]
     first, *others = inputs
+    leading, as_they_are = repeating(*[x.shape for x in inputs])
+    if as_they_are:  # for a tensor that fits, only its memory matters
+        return [first.contiguous(), *[x if x.is_contiguous() else in_rows(x, leading) for x in others]]
     if first.shape[:-1] != leading:
         first = first.expand(*leading, first.shape[-1])
     return [first.contiguous(), *[in_rows(x, leading) for x in others]]

@@ -199,11 +199,10 @@ def met(name: str, on: type[Operand]) -> Met:
 def _met(name: str, on: type[Operand]) -> Met:
     op, reflected, in_place = spelled(name)
     operation = operation_named(op)
-    kinds: tuple[Kind | None, ...] = (None,)
-    if on.needs_rules and operation.declared:
-        kinds = (None, *Kind) if operation.has_kinds else (operation.kind,)
-    rules = [_searched(op, on, kind) for kind in kinds]
-    return Met(op, reflected, in_place, operation, rules[0], all(found == rules[0] for found in rules))
+    has_kind = on.needs_rules and operation.declared
+    depends = has_kind and operation.has_kinds  # each call is asked for its kind, which may also be refused
+    kind = operation.kind if has_kind and not depends else None
+    return Met(op, reflected, in_place, operation, _searched(op, on, kind), not depends)
 
 
 def resolve(op: str, on: type[Operand], call: Call | None) -> tuple[Callable[..., Any], bool] | None:

@@ -18,11 +18,13 @@ that. If a version of torch lacks a name, `guard` warns once about what is lost,
 | `modules` | `_NormBase`, `_BatchNorm`, `_DropoutNd`, hooks, `_apply` | the common bases of layers are private |
 | `opened` | `has_torch_function*` among a function's globals | torch hands values over before the body runs |
 | `overridable` | the set behind `get_ignored_functions` | torch lists functions by mistake, and dynamo trusts it |
+| `plainly` | what `export` and `functorch` read | every operation asks whether anything traces or transforms it |
 | `pytrees`, `own_pytrees` | `torch.utils._pytree` | values are pytrees, and torch's pytree registry is private |
 | `replica` | `_parameters`, `_buffers`, `_modules`, hooks of `nn.Module` | a pass runs on modules of its own |
 | `scripts` | `torch.jit.ScriptFunction`, `torch._C.ScriptMethod` | scripted code takes only tensors |
 | `tensors` | `Tensor._version` | nothing public tells whether a tensor was written to |
 | `tracing` | `make_fx` of `torch.fx.experimental` | `torch.export` records no derivatives taken inside |
+| `lifted` | `torch.ops.aten`, under `vmap` | `vmap` fixes the number of items in a few operations |
 | `values_as_parameters` | `swap_tensor` behind `functional_call`, `typename` | torch wants tensors as parameters |
 
 They support torch 2.11 to 2.13: the tests run with 2.13, and 2.11 has all these names.

@@ -51,7 +51,8 @@ class _OverItems(fx.Interpreter):
 
         def of_one(*tensors: Any) -> Any:
             given = dict(zip(nodes, tensors, strict=True))
-            args, kwargs = (fx.map_arg(each, given.__getitem__) for each in (n.args, n.kwargs))
+            args: Any = fx.map_arg(n.args, given.__getitem__)
+            kwargs: Any = fx.map_arg(n.kwargs, given.__getitem__)
             return n.target(*args, **kwargs)  # type: ignore[operator]
 
         dims = tuple(0 if each in self.many else None for each in nodes)
@@ -89,6 +90,13 @@ def _convolution(x: Tensor, weight: _Shared, bias: _Shared | None, *how: Any) ->
     return found.unflatten(0, x.shape[:2])
 
 
+def _pooled(operation: Any) -> Any:
+    def pooled(x: Tensor, *how: Any) -> Any:
+        return operation(x.flatten(0, 1), *how).unflatten(0, x.shape[:2])
+
+    return pooled
+
+
 def _cat(parts: list[Any], dim: int = 0) -> Any:
     return torch.cat(_each(*parts), _along(dim))
 
@@ -121,6 +129,8 @@ _OWN: dict[Any, Any] = {
     _ATEN.cat.default: _cat,
     _ATEN.gather.default: _gather,
     _ATEN.fill.Tensor: _fill,
+    _ATEN.avg_pool2d.default: _pooled(_ATEN.avg_pool2d),
+    _ATEN._adaptive_avg_pool2d.default: _pooled(_ATEN._adaptive_avg_pool2d),
     _ATEN.scatter_add.default: _added,
     _ATEN.select_scatter.default: _scattered(_ATEN.select_scatter),
     _ATEN.slice_scatter.default: _scattered(_ATEN.slice_scatter),

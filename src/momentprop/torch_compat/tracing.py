@@ -47,7 +47,7 @@ def _without_repeats(graph: fx.Graph) -> fx.Graph:
     except ImportError:
         warn("torch._functorch.compile_utils.fx_graph_cse", "ONNX programs with a covariance are larger")
         return graph
-    return fx_graph_cse(graph)  # type: ignore[no-any-return]
+    return fx_graph_cse(graph)
 
 
 def _fold(module: fx.GraphModule) -> None:
@@ -110,11 +110,56 @@ def _avg_pool2d_backward(
     """The gradient of averages as a transposed convolution with equal weights; averages without the padding stay."""
     if any(padding) or ceil_mode or divisor_override is not None or input.ndim != 4:
         return NotImplemented
-    weight = grad.new_full((1, 1, *kernel_size), 1 / (kernel_size[0] * kernel_size[1]))
+    weight = torch.full(
+        (1, 1, *kernel_size), 1 / (kernel_size[0] * kernel_size[1]), dtype=grad.dtype, device=grad.device
+    )
     planes = grad.reshape(-1, 1, *grad.shape[2:])
     like = input.reshape(-1, 1, *input.shape[2:])
     how = (stride or kernel_size, (0, 0), (1, 1), False, (0, 0), 1, (True, False, False))
     return _convolution_backward(planes, like, weight, None, *how)[0].reshape(input.shape)
+
+
+def _batch_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """A normalization in evaluation mode as a scale and a shift of each channel."""
+    if training or running_mean is None or running_var is None:
+        return NotImplemented
+    scale = _scale(input, weight, running_var, eps)
+    shape = scale.shape
+    found = (input - running_mean.reshape(shape)) * scale
+    nothing = input.new_empty(0)
+    return found if bias is None else found + bias.reshape(shape), nothing, nothing
+
+
+def _scale(input: Tensor, weight: Tensor | None, variance: Tensor, eps: float) -> Tensor:
+    scale = torch.rsqrt(variance + eps)
+    return (scale if weight is None else weight * scale).reshape(-1, *[1] * (input.ndim - 2))
+
+
+def _batch_norm_backward(
+    grad: Tensor,
+    input: Tensor,
+    weight: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    save_mean: Tensor | None,
+    save_invstd: Tensor | None,
+    train: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+) -> Any:
+    """The gradient by the input of a normalization in evaluation mode, which is a scale of each channel."""
+    if train or running_var is None or list(output_mask) != [True, False, False]:
+        return NotImplemented
+    return grad * _scale(input, weight, running_var, eps), None, None
 
 
 def _unfold_backward(grad: Tensor, sizes: Sequence[int], dim: int, size: int, step: int) -> Tensor:
@@ -133,6 +178,8 @@ def _unfold_backward(grad: Tensor, sizes: Sequence[int], dim: int, size: int, st
 _TRANSPOSES: dict[Any, Callable[..., Any]] = {
     _ATEN.convolution_backward.default: _convolution_backward,
     _ATEN.avg_pool2d_backward.default: _avg_pool2d_backward,
+    _ATEN.native_batch_norm.default: _batch_norm,
+    _ATEN.native_batch_norm_backward.default: _batch_norm_backward,
     _ATEN.unfold_backward.default: _unfold_backward,
 }
 """Torch's backward passes as operations of other runtimes."""

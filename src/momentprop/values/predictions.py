@@ -47,7 +47,8 @@ class Predictions:
     def entropy(self, dim: int = -1) -> Tensor:
         r"""The entropy $H(q)$ of the class posterior, in nats: all that is unknown of the class."""
         if self._gives_probabilities(dim):
-            return torch.special.entr(self.probabilities(dim)).sum(dim)
+            entropy: Tensor = torch.special.entr(self.probabilities(dim)).sum(dim)
+            return entropy
         log_q = self._log_q(dim)
         return -(log_q.exp() * torch.where(log_q == -torch.inf, 0.0, log_q)).sum(-1)
 
@@ -66,8 +67,8 @@ class Predictions:
             )
         if self._gives_probabilities(dim):
             raise ValueError(
-                "the model ends in a softmax, and the mean and variance of probabilities do not tell what of the entropy "
-                "is due to the noise: leave the softmax out of the model, or take draws, as in "
+                "the model ends in a softmax, and the mean and variance of probabilities do not tell what of the "
+                "entropy is due to the noise: leave the softmax out of the model, or take draws, as in "
                 "`propagate(..., method='sample')`"
             )
         warn_of_one_score(self.loc, dim)

@@ -164,7 +164,7 @@ def _register(op: str) -> None:
     Layers, both directions, projections, dropout between layers (as noise, in training) and packed sequences work as in
     torch.
 
-    Error: that of the cell's units, for gates and states taken as independent
+    Error: as the cell's units, with gates and states treated as independent
     Source: definition of the cell
     """
     composite(op, on=Value, positional=True, by_acting=_drops_out)(network)
@@ -186,7 +186,7 @@ def _register(op: str) -> None:
     cell.__name__ = f"{op}_cell"
     cell.__doc__ = rf"""Moments of one step: {_CELL[op]}.
 
-    Error: that of the cell's units, for gates and states taken as independent
+    Error: as the cell's units, with gates and states treated as independent
     Source: definition of the cell
     """
     composite(f"{op}_cell", on=Value, positional=True)(cell)

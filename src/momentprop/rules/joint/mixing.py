@@ -98,7 +98,7 @@ def _shift(
 
 
 def _by_units(function: Callable[..., Tensor], values: Sequence[Any], i: int, size: Tensor | float = 1.0) -> Tensor:
-    """Return a function of steps for a step in each unit of the i-th value, in all items at once."""
+    """Return a function of steps for a step in each unit of the i-th value, in all items together."""
     value, locs = values[i], [value.loc for value in values]
     basis = torch.eye(value.units, dtype=value.dtype, device=value.device).expand(value._items, -1, -1)
     still = [torch.zeros_like(at) for at in locs]
@@ -116,7 +116,7 @@ def _by_item(value: Any, weights: Tensor, of_units: Tensor, batch_dim: int | Non
 
 
 def _chunk(*tensors: Any) -> int:
-    """Return how many steps to take at once."""
+    """Return how many steps to take together."""
     sizes = [each.numel() for given in tensors for each in (given if isinstance(given, list) else [given])]
     return int(max(1, _MOST // 16 // max(1, *sizes)))
 

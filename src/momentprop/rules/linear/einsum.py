@@ -37,7 +37,7 @@ def einsum(equation: str, *operands: Random) -> Normal:
     elements are jointly normal (`rules.shared`). Three or more factors are multiplied from left to right, except that a
     single random factor's plain factors are multiplied first.
 
-    Error: exact for independent elements of one or two random factors; for more, each product's elements are taken as
+    Error: exact for independent elements of one or two random factors; for more, each product's elements are treated as
     independent
     Source: paper, eq. linear and "Product"
     """

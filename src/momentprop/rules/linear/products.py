@@ -267,7 +267,7 @@ def addcdiv(input: Random, tensor1: Random, tensor2: Random, *, value: float = 1
 def multi_dot(tensors: Sequence[Random]) -> Any:
     r"""Moments of a chain of matrix products, from left to right.
 
-    Error: exact for two factors; for more, each product's elements are taken as independent
+    Error: exact for two factors; for more, each product's elements are treated as independent
     Source: paper, eq. linear and "Product"
     """
     product = tensors[0]

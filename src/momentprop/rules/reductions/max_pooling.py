@@ -164,7 +164,7 @@ def _register_adaptive_pool(op: str, dims: int) -> None:
 
 def _register(op: str, dims: int, pool: Callable[..., Normal], what: str) -> None:
     pool.__name__ = op
-    pool.__doc__ = rf"""Moments of {what}, whose elements are taken as independent.
+    pool.__doc__ = rf"""Moments of {what}, with its elements treated as independent.
 
     Error: as `maximum_of`: of one variance, 0.025 for windows of 2 x 2, 0.059 for 3 x 3, 1e-5 for more than 16 elements
     Source: paper, "Max and Leaky ReLU"

@@ -158,7 +158,7 @@ def _normalizations() -> list[Case]:
         found.append(works(f"LazyInstanceNorm{dims}d", x))
     return [
         *found,
-        works("SyncBatchNorm", images(2), 4, note="in eval mode, and in training in one process"),
+        works("SyncBatchNorm", images(2), 4, note="in eval mode, and in training within one process"),
         works("LayerNorm", shape(3, 8), 8),
         works("LayerNorm", images(2), (4, 6, 7), bias=False),
         works("RMSNorm", shape(3, 8), 8),
@@ -181,8 +181,8 @@ def _poolings() -> list[Case]:
         found.append(_unpool(dims))
     return [
         *found,
-        missing("FractionalMaxPool2d", images(2), 2, output_size=3, note="its windows are drawn at random"),
-        missing("FractionalMaxPool3d", images(3), 2, output_size=2, note="its windows are drawn at random"),
+        missing("FractionalMaxPool2d", images(2), 2, output_size=3, note="it draws its windows at random"),
+        missing("FractionalMaxPool3d", images(3), 2, output_size=2, note="it draws its windows at random"),
     ]
 
 
@@ -200,7 +200,7 @@ def _activations() -> list[Case]:
         *(works(name, x) for name in plain),
         works("GELU", x, approximate="tanh"),
         works("ReLU", x, inplace=True, call=lambda layer, x: layer(x.clone())),
-        works("RReLU", x, training=True, note="in training its slopes are noise"),
+        works("RReLU", x, training=True, note="its slopes are noise in training"),
         works("Threshold", x, 0.1, 20.0),
         works("GLU", x),
         works("Softmax", x, -1),
@@ -238,11 +238,11 @@ def _linear() -> list[Case]:
         works("Bilinear", (shape(3, 4), shape(3, 5)), 4, 5, 6),
         works("Bilinear", shape(3, 4), 4, 4, 6, call=lambda layer, x: layer(x, x), note="of one value with itself"),
         works("Embedding", (shape(10, 4), indices), 10, 4, call=_weight, reaches_parameters=False,
-              note="a plain layer to plain indices; with a random weight, a value"),
+              note="plain for plain indices; with a random weight, a value"),
         works("EmbeddingBag", (shape(10, 4), torch.arange(9).reshape(3, 3)), 10, 4, call=_weight,
               reaches_parameters=False, note="as `Embedding`; `mode='max'` has no rule"),
         works("EmbeddingBag", (torch.arange(9).reshape(3, 3), None, shape(3, 3)), 10, 4, mode="sum",
-              note="with random weights of the samples"),
+              note="with random sample weights"),
         works("CosineSimilarity", (shape(3, 8), shape(3, 8))),
         works("PairwiseDistance", (shape(3, 8), shape(3, 8))),
     ]  # fmt: skip
@@ -267,7 +267,7 @@ def _shapes() -> list[Case]:
 
 
 def _recurrent() -> list[Case]:
-    x, note = shape(4, 2, 3), "gates and states are taken as independent"
+    x, note = shape(4, 2, 3), "treats gates and states as independent"
     networks = [
         works("RNN", x, 3, 5, note=note, apart=0.15),
         works("RNN", x, 3, 5, 2, nonlinearity="relu", bidirectional=True, note=note, apart=0.35),
@@ -286,7 +286,7 @@ def _recurrent() -> list[Case]:
 
 def _attention() -> list[Case]:
     x, memory = shape(2, 4, 8), shape(2, 3, 8)
-    note = "queries, keys and values are taken as independent"
+    note = "treats queries, keys and values as independent"
     sizes: dict[str, Any] = {"dim_feedforward": 16, "batch_first": True, "dropout": 0.0, "note": note, "apart": 0.35}
     return [
         works("MultiheadAttention", x, 8, 2, batch_first=True, call=lambda layer, x: layer(x, x, x, need_weights=False),
@@ -409,10 +409,11 @@ def is_measured(case: Case) -> bool:
 def main() -> None:
     """Measure every layer and print the page."""
     print("# Layers of torch.nn\n")
-    print("Every module of `torch.nn`, made by `python -m tests.layers > docs/layers.md`. Inputs are standard normal")
-    print(f"means with a variance of {VARIANCE}; *deviation* is the propagated one over that of 1000 draws through the")
-    print("plain layer, *mean* the error of the means in deviations (0.03 of it is that of the draws), both as roots")
-    print("of mean squares over the elements of the result. Losses are plain tensors and have no deviation.\n")
+    print("Every module of `torch.nn`, measured by `python -m tests.layers > docs/layers.md`. Inputs have standard")
+    print(f"normal means and a variance of {VARIANCE}. *Deviation* is the ratio of the propagated deviation to that of")
+    print("1000 draws through the plain layer; *mean* is the error of the means in deviations, of which the draws")
+    print("alone cause 0.03. Both are root mean squares over the elements of the result. Losses are plain tensors")
+    print("and have no deviation.\n")
     print("| layer | configuration | status | deviation | mean | note |\n|---|---|---|---|---|---|")
     for case in CASES:
         measured = ("", "")

@@ -1,4 +1,4 @@
-"""A built kernel is compared with its formula once, before it serves anyone: compilers and machines differ."""
+"""Compares a built kernel with its formula once, before anyone uses it: compilers and machines differ."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +9,7 @@ from momentprop.codegen.formula import Formula
 from momentprop.codegen.processes import CompilerError
 
 _ROWS = 24
-_TOLERANCE = 1e-3  # of the largest element: far from rounding, and from anything wrong
+_TOLERANCE = 1e-3  # of the largest element: far above rounding, far below a real fault
 
 Check = Callable[[Sequence[Callable[..., Sequence[Tensor]]]], None]
 
@@ -17,7 +17,7 @@ Check = Callable[[Sequence[Callable[..., Sequence[Tensor]]]], None]
 def check_of(
     functions: Sequence[Callable[..., Sequence[Tensor]]], formulas: Sequence[Formula], device: torch.device
 ) -> Check:
-    """Return what raises an error unless built functions give what their formulas give."""
+    """Return a function that raises an error unless built functions agree with their formulas."""
 
     def check(built: Sequence[Callable[..., Sequence[Tensor]]]) -> None:
         for call, function, formula in zip(built, functions, formulas, strict=True):
@@ -34,7 +34,7 @@ def check_of(
 
 
 def _numbers(formula: Formula, device: torch.device) -> list[Tensor]:
-    """Return positive numbers: means, variances and weights may be so."""
+    """Return positive numbers, which suit means, variances and weights."""
     generator = torch.Generator().manual_seed(0)
     with torch.inference_mode(False):
         return [

@@ -29,10 +29,10 @@ extern int omp_get_thread_num(void);
 #define AS_BEFORE
 #endif
 """
-"""What every printed source begins with: the library's functions of which there are vector versions.
+"""The start of every printed source: the library functions that have vector versions.
 
-Inside `FLUSHED`, numbers below the normal range are zero: the tails of normal densities are full of them, and x86
-computes with each a hundred times slower, also in the convolution that reads them.
+Inside `FLUSHED`, numbers below the normal range become zero: the tails of normal densities are full of them, and x86
+computes with each a hundred times slower, even in the convolution that reads them.
 """
 
 FAST = """\
@@ -90,7 +90,7 @@ INLINE float erfc_float(float x) { /* by the quotient of polynomials of kernels/
     return x < 0.0f ? 2.0f - found : found;
 }
 """
-"""Functions of single precision. The library's own leave vector instructions where a result underflows."""
+"""Functions in single precision. The library's own leave vector instructions where a result underflows."""
 
 _INLINE = frozenset(("exp", "expm1", "log", "log1p", "erfc"))
 TYPES = {torch.float32: "float", torch.float64: "double", torch.bool: "int"}
@@ -160,7 +160,7 @@ def term_of(formula: Formula, names: dict[int, str], step: Step) -> str:
 
 
 def statements(formula: Formula, names: dict[int, str], places: Sequence[int]) -> list[str]:
-    """Return the declarations of the results of some steps, and note their names."""
+    """Return the declarations of some steps' results, and note their names."""
     lines = []
     for place in places:
         step, number = formula.steps[place], len(formula.inputs) + place
@@ -174,7 +174,7 @@ def statements(formula: Formula, names: dict[int, str], places: Sequence[int]) -
 
 
 def in_parallel(clause: str, loop: str, before: str = "") -> str:
-    """Return a loop that all threads share; each begins with a statement of its own."""
+    """Return a loop that all threads share; each first runs its own statement."""
     return (
         "    #pragma omp parallel num_threads(threads) if(threads > 1)\n    {\n    FLUSHED\n"
         f"    {before}\n    #pragma omp for {clause} schedule(static)\n    {loop}\n    AS_BEFORE\n    }}\n"

@@ -24,9 +24,9 @@ from momentprop.codegen.printed_contraction import PRODUCT, room_of_thread
 from momentprop.codegen.printed_rows import room_of_row
 
 _FLAGS = tuple("-O3 -march=native -fno-math-errno -fno-trapping-math -fno-tree-pre -fopenmp -fPIC -w".split())
-# what is partly redundant is left: moving it makes branches, and loops with branches are not vectorized
+# keep partial redundancies: moving them makes branches, and loops with branches are not vectorized
 if platform.machine().lower() in ("x86_64", "amd64"):
-    _FLAGS += ("-mprefer-vector-width=512",)  # where there are such vectors: loops of many steps are worth their clock
+    _FLAGS += ("-mprefer-vector-width=512",)  # where the CPU has them: long loops are worth the lower clock
 _FEW = 1 << 13  # elements below which one thread is faster than several
 Call = Callable[..., list[Tensor]]
 
@@ -40,9 +40,9 @@ def compiler() -> str | None:
 
 
 def prepared(formulas: Sequence[Formula], device: torch.device) -> tuple[bool, Callable[[Check], list[Call]]]:
-    """Return whether formulas have been built already, and a function that loads them.
+    """Return whether formulas are built already, and a function that loads them.
 
-    If not, it builds and checks them first.
+    If not, that function builds and checks them first.
     """
     source = source_of(formulas)
     place = place_of(source)
@@ -51,7 +51,7 @@ def prepared(formulas: Sequence[Formula], device: torch.device) -> tuple[bool, C
         raise Unprintable(f"no C compiler was found: {INSTALL}")
 
     def finish(check: Check) -> list[Call]:
-        if is_whole(place):  # perhaps it has been built since
+        if is_whole(place):  # it may be built by now
             return load(place, formulas)
         build(source, place)
         calls = load(place, formulas)
@@ -73,13 +73,13 @@ def source_of(formulas: Sequence[Formula]) -> str:
 
 
 def place_of(source: str) -> Path:
-    """Return where the library of a source lies, by a hash of all that decides its content."""
+    """Return the path of a source's library, by a hash of all that decides its content."""
     key = hashlib.sha256("\n".join((source, *_FLAGS, torch.__version__, _machine())).encode()).hexdigest()
     return cache.folder() / f"{key[:24]}.so"
 
 
 def build(source: str, place: Path) -> None:
-    """Compile a source into a library; whoever builds the same at the same time makes the same file."""
+    """Compile a source into a library; concurrent builds of one source make the same file."""
     found = compiler()
     if found is None:
         raise processes.CompilerError(f"no C compiler was found: {INSTALL}")
@@ -87,7 +87,7 @@ def build(source: str, place: Path) -> None:
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=cache.ROOM) as room:
         code, built = Path(room) / "kernel.c", Path(room) / "kernel.so"
         code.write_text(source)
-        # torch has loaded its own OpenMP, whose threads are idle in between: link none of ours
+        # torch has loaded its own OpenMP, whose threads are idle meanwhile: do not link another
         processes.run([found, *_FLAGS, "-c", str(code), "-o", f"{code}.o"])
         command = [found, "-shared", f"{code}.o", "-o", str(built), "-lmvec", "-lm"]
         try:
@@ -99,13 +99,13 @@ def build(source: str, place: Path) -> None:
 
 
 def _seal(library: Path) -> None:
-    """Append to a library the hash of its content, which loaders ignore."""
+    """Append the hash of its content to a library; loaders ignore it."""
     content = library.read_bytes()
     library.write_bytes(content + hashlib.sha256(content).digest())
 
 
 def is_whole(library: Path) -> bool:
-    """Return whether a library is there with all its content: half a library would crash the process."""
+    """Return whether a library is complete: half a library would crash the process."""
     try:
         content = library.read_bytes()
     except FileNotFoundError:
@@ -114,7 +114,7 @@ def is_whole(library: Path) -> bool:
 
 
 def load(place: Path, formulas: Sequence[Formula]) -> list[Call]:
-    """Return the functions of a library: of input tensors that lie alike, to the outputs."""
+    """Return a library's functions, from input tensors with the same layout to the outputs."""
     library = ctypes.CDLL(str(place))
     return [
         (_callable if formula.contraction is None else _contraction)(library[f"f{k}"], formula)
@@ -152,9 +152,9 @@ def _callable(function: Any, formula: Formula) -> Call:
 
 
 def _contraction(function: Any, formula: Formula) -> Call:
-    """Return a function of three factors and of tensors with a row, or a number, for each pair of a query and a left.
+    """Return a function of factors, and of tensors with a row or a number for each pair of a query and a left feature.
 
-    Tensors of which all pairs of a query share one have 1 in the place of the left.
+    A tensor that all pairs of a query share has size 1 in place of the left features.
     """
     back, others, row = formula.contraction == "pullback", len(formula.inputs) - 1, formula.row or 1
     outputs = formula.outputs[int(back) :]
@@ -189,7 +189,7 @@ def _threads(elements: int) -> int:
 
 @functools.cache
 def _machine() -> str:
-    """Return what tells machines apart: a library for one may not run on another."""
+    """Return what tells machines apart: one machine's library can fail on another."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 
 ROOM = "building-"
-"""How the names of folders begin in which a kernel is being built."""
+"""The prefix of folders in which a kernel is being built."""
 
 _BUILT = re.compile(r"[0-9a-f]{24}\.so|kernel_[0-9a-f]{24}\.py")
 
 
 def folder() -> Path:
-    """Return where built kernels lie: `MOMENTPROP_CACHE`, or a folder in the user's cache."""
+    """Return the folder of built kernels: `MOMENTPROP_CACHE`, or a folder in the user's cache."""
     given = os.environ.get("MOMENTPROP_CACHE")
     if given:
         return Path(given).expanduser()
@@ -20,18 +20,18 @@ def folder() -> Path:
 
 
 def files() -> list[Path]:
-    """Return the built kernels: shared libraries for the processor, and sources that Triton reads."""
+    """Return the built kernels: shared libraries for the CPU, and sources that Triton reads."""
     here = folder()
     return sorted(path for path in here.iterdir() if _BUILT.fullmatch(path.name)) if here.is_dir() else []
 
 
 def size() -> int:
-    """Return the bytes of all built kernels."""
+    """Return the size of all built kernels in bytes."""
     return sum(path.stat().st_size for path in files())
 
 
 def clear() -> int:
-    """Remove all built kernels, with what killed processes have left, and return their number; other files stay."""
+    """Remove all built kernels and what killed processes left, and return the number of kernels; other files stay."""
     found = files()
     for path in found:
         path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Which condition of a formula is worth asking for a block of elements at once.
+"""Which condition of a formula is worth testing for a whole block of elements.
 
-Vector instructions compute both sides of a choice for every element. Where both are long, as a quadrature for small
-variances and another one for large, a block whose elements all take one side needs no other.
+Vector instructions compute both sides of a choice for every element. Where both are long, such as one quadrature for
+small variances and another for large ones, a block whose elements all take one side can skip the other.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from momentprop.codegen.formula import Formula, Reference_, Step, pruned
 _WORTH = 0.15
 """The share of the work that each answer must save."""
 
-_SHORT = 200  # work that is done sooner than asked about
+_SHORT = 200  # work that takes less time than the test
 
 _LONG = frozenset("exp exp2 expm1 log log1p erf erfc tanh sigmoid sin cos atan pow div reciprocal sqrt rsqrt".split())
 _OF_A_LONG_STEP = 8  # in units of a multiplication
@@ -32,7 +32,7 @@ def worth_asking(formula: Formula) -> int | None:
 
 def assuming(formula: Formula, condition: int, answer: bool) -> Formula:
     """Return what a formula computes where a condition has a known answer."""
-    side: dict[int, int] = {}  # of the choices, the result that they take
+    side: dict[int, int] = {}  # the result that each choice takes
     for number, step in enumerate(formula.steps, len(formula.inputs)):
         if step.op == "where" and step.arguments[0] == Reference_(condition):
             chosen = step.arguments[1 if answer else 2]

@@ -1,4 +1,4 @@
-r"""Contractions $x_{qcd} = \sum_j w_{qj}\,l_{jc}\,r_{jd}$: a first input of kernels of rows, which need not be stored.
+r"""Contractions $x_{qcd} = \sum_j w_{qj}\,l_{jc}\,r_{jd}$: a kernel's first input that need not be stored.
 
 A program of such a kernel takes the factors $w$, $l$ and $r$ in place of $x$. Its pullback gives their gradients.
 """
@@ -17,12 +17,12 @@ def contracted(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 
 def of_factors(function: Callable[..., Sequence[Tensor]]) -> Callable[..., Sequence[Tensor]]:
-    """Return a function of a contraction and other tensors as one of its factors and these."""
+    """Turn a function of a contraction and other tensors into one of its factors and these tensors."""
     return lambda weights, left, right, *others: function(contracted(weights, left, right), *others)
 
 
 def pullback_of_factors(backward: Callable[..., Sequence[Tensor]]) -> Callable[..., Sequence[Tensor]]:
-    """Return the pullback of such a function, from that of the function of a contraction."""
+    """Return such a function's pullback, from the pullback of the function of a contraction."""
 
     def pulled(weights: Tensor, left: Tensor, right: Tensor, *more: Tensor) -> list[Tensor]:
         factors = [weights, left, right]

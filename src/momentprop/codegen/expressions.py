@@ -8,7 +8,7 @@ from momentprop.codegen.formula import Formula, Reference_, Step
 
 
 class Language:
-    """How a language writes what the languages write differently."""
+    """How a language writes what languages write differently."""
 
     def number(self, value: float, dtype: torch.dtype) -> str:
         """Return a constant."""
@@ -53,7 +53,7 @@ _CALLED = frozenset("exp exp2 log log1p expm1 sqrt rsqrt sin cos tanh erf erfc a
 
 
 def expression(language: Language, formula: Formula, step: Step, names: dict[int, str]) -> str:
-    """Return the expression of a step, from the names of the results before it; sums along rows are not among them."""
+    """Return a step's expression, from the names of earlier results; sums along rows are handled elsewhere."""
     dtype = step.dtype
     wide = _type_of_operands(formula, step) if dtype is torch.bool else dtype
 
@@ -107,7 +107,7 @@ def _other(language: Language, op: str, x: str, more: list[Any], given: tuple[An
     if op == "sigmoid":
         return f"({one} / ({one} + {language.call('exp', f'(-{x})', dtype)}))"
     if op == "relu":
-        return language.choice(f"({x} < {zero})", zero, x)  # not a number stays so
+        return language.choice(f"({x} < {zero})", zero, x)  # NaN stays NaN
     if op == "leaky_relu":
         return language.choice(f"({x} > {zero})", x, f"({x} * {more[0]})")
     if op in ("sign", "sgn"):
@@ -129,7 +129,7 @@ def _other(language: Language, op: str, x: str, more: list[Any], given: tuple[An
     if op == "nan_to_num":
         return _finite(language, x, given[1:], dtype)
     if op == "threshold_backward":
-        return language.choice(f"({more[0]} <= {more[1]})", zero, x)  # not a number passes the gradient
+        return language.choice(f"({more[0]} <= {more[1]})", zero, x)  # NaN passes the gradient
     if op == "tanh_backward":
         return f"({x} * ({one} - {more[0]} * {more[0]}))"
     if op == "sigmoid_backward":

@@ -1,4 +1,4 @@
-"""Records which operations a kernel makes, so that they can be printed as one loop over the elements."""
+"""Records a kernel's operations, so that they can be printed as one loop over the elements."""
 
 import math
 import threading
@@ -15,20 +15,20 @@ Reference = int
 
 
 class Unprintable(Exception):  # noqa: N818 (an outcome, not an error of the caller)
-    """A kernel makes an operation that cannot be printed."""
+    """A kernel uses an operation that cannot be printed."""
 
 
 class Step(NamedTuple):
-    """One operation: its name, its arguments (references and numbers), and what its result is."""
+    """One operation: its name, its arguments (references and numbers), and its result."""
 
     op: str
     arguments: tuple[Any, ...]
     dtype: torch.dtype
-    wide: bool  # it has an element for each element of a row, and not one for the whole row
+    wide: bool  # it has one element for each element of a row, not one for the whole row
 
 
 class Reference_(NamedTuple):  # noqa: N801 (a marker, apart from numbers)
-    """An argument that is the result of an input or a step."""
+    """An argument that refers to an input or a step's result."""
 
     number: int
 
@@ -55,7 +55,7 @@ _RECORDING = threading.local()
 
 
 def recording() -> bool:
-    """Return whether a formula is being recorded: then a sum over nodes is written out."""
+    """Return whether a formula is being recorded: sums over nodes are then written out."""
     return getattr(_RECORDING, "on", False)
 
 
@@ -64,11 +64,11 @@ def record(
 ) -> Formula:
     """Record a function of some tensors, elementwise or, with a length of `row`, along the last dimension.
 
-    `inputs` says of each tensor whether it is wide; one that is not has the last dimension 1. Raises `Unprintable`
+    `inputs` says for each tensor whether it is wide; the last dimension of one that is not is 1. Raises `Unprintable`
     where the function does what no loop can.
     """
     shapes = [(2, 3 if row is None else row if wide else 1) for wide in inputs]
-    # not on the device `meta`, for which torch imports dynamo; not a number, so that no look at the data goes unnoticed
+    # not on the device `meta`, for which torch imports dynamo; NaN, so that no look at the data goes unnoticed
     _RECORDING.on = True
     try:
         with torch.inference_mode(False), torch.enable_grad():
@@ -79,7 +79,7 @@ def record(
         outputs = tuple(recorder.number_of(result) for result in results)
     except Unprintable:
         raise
-    except Exception as error:  # such as a look at the shape, which is not that of the call
+    except Exception as error:  # such as a look at the shape, which differs from the call's
         raise Unprintable(str(error)) from error
     finally:
         _RECORDING.on = False
@@ -95,7 +95,7 @@ class _Recorder(DispatchMode):  # type: ignore[misc, unused-ignore]
         self.steps: list[Step] = []
         self.row = row
         self.arity = len(inputs)
-        self.kept: list[Tensor] = list(inputs)  # a freed tensor would leave its identity to another
+        self.kept: list[Tensor] = list(inputs)  # a freed tensor's identity could pass to another
         self.numbers: dict[int, int] = {id(tensor): number for number, tensor in enumerate(inputs)}
         self.known: dict[tuple[Any, ...], int] = {}
 
@@ -173,7 +173,7 @@ class _Recorder(DispatchMode):  # type: ignore[misc, unused-ignore]
         return self._of_row(op, self._of(source), result)
 
     def _of_row(self, op: str, source: Reference_, result: Tensor) -> int:
-        """Return a sum, mean or extremum of a row; of a number for the whole row it is the number, or a multiple."""
+        """Return a sum, mean or extremum of a row; for one number for the whole row, the number or a multiple."""
         if self._is_wide(source):
             return self._step(op, (source,), result)
         return self._step("mul", (source, self.row), result) if op == "sum" else source.number
@@ -212,7 +212,7 @@ class _Recorder(DispatchMode):  # type: ignore[misc, unused-ignore]
         return self._noted(Step(op, arguments, dtype, wide))
 
     def _noted(self, step: Step) -> int:
-        """Return the number of a step, which is kept once: a kernel and its derivatives repeat themselves."""
+        """Return a step's number; equal steps are kept once, because a kernel and its derivatives repeat themselves."""
         if step not in self.known:
             self.known[step] = self.arity + len(self.steps)
             self.steps.append(step)

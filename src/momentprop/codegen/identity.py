@@ -1,4 +1,4 @@
-"""Tells whether two kernels compute the same, though they are different objects."""
+"""Tells whether two different kernel objects compute the same."""
 
 import functools
 import types
@@ -7,18 +7,18 @@ from typing import Any
 
 import torch
 
-_KINDS = {float, str, type(None)}  # of which equal ones are the same
+_KINDS = {float, str, type(None)}  # types whose equal objects are interchangeable
 _NUMBERS = (bool, int, float, str, bytes, type(None), torch.dtype)
 
 
 class Unidentified(Exception):  # noqa: N818 (an outcome, not an error of the caller)
-    """A kernel holds something of which one cannot tell whether it changes: a tensor, say."""
+    """A kernel holds something that could change unnoticed, such as a tensor."""
 
 
 def identity_of(x: Any) -> Hashable:
     """Return a key that is equal for functions of the same code that hold the same numbers and functions.
 
-    Kernels are often made anew for every call, by `partial` or inside another function.
+    Kernels are often created for every call, by `partial` or inside another function.
     """
     kind = type(x)
     if kind in _NUMBERS:

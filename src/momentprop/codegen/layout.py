@@ -1,4 +1,4 @@
-"""Which tensors a program may run over: those whose memory it can read from end to end."""
+"""Which tensors a program can run over: those whose memory it can read from end to end."""
 
 import functools
 import math
@@ -12,7 +12,7 @@ _CLASSES = (Tensor, torch.nn.Parameter)
 
 
 def are_buildable(tensors: Sequence[Tensor]) -> bool:
-    """Return whether a program may serve tensors: plain ones with data."""
+    """Return whether a program can take these tensors: plain ones with data."""
     first = tensors[0]
     if first.dtype not in _TYPES or not (first.is_cpu or first.is_cuda) or first.numel() == 0:
         return False
@@ -23,14 +23,14 @@ def are_buildable(tensors: Sequence[Tensor]) -> bool:
 
 
 def is_dense(tensor: Tensor) -> bool:
-    """Return whether the elements of a tensor lie without gaps, in some order."""
+    """Return whether a tensor's elements lie without gaps, in some order."""
     if tensor.is_contiguous():
         return True
     return 0 not in tensor.stride() and tensor.stride() == torch.empty_like(tensor, device="meta").stride()
 
 
 def lies_as(first: Tensor, other: Tensor) -> bool:
-    """Return whether the elements of two tensors lie in the same order, of the same type and on the same device."""
+    """Return whether two tensors have the same memory order, type and device."""
     return (
         other.stride() == first.stride()
         and other.shape == first.shape
@@ -40,9 +40,9 @@ def lies_as(first: Tensor, other: Tensor) -> bool:
 
 
 def aligned(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return tensors whose elements lie in one order without gaps: those given where they do, or copies."""
+    """Return tensors whose elements lie in one order without gaps: the given ones where they do, otherwise copies."""
     first, *others = tensors
-    if first.is_contiguous():  # nearly always, as all others
+    if first.is_contiguous():  # nearly always, and the others too
         shape, dtype, device = first.shape, first.dtype, first.device
         for x in others:
             if not (x.shape == shape and x.is_contiguous() and x.dtype is dtype and x.device == device):
@@ -55,23 +55,23 @@ def aligned(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def in_layout_of(first: Tensor, other: Tensor) -> Tensor:
-    """Return a copy of a tensor whose elements lie in the order of the first one."""
+    """Return a copy of a tensor in the memory order of the first."""
     return torch.empty_like(first).copy_(other)
 
 
 @functools.lru_cache(maxsize=4096)
 def leading_shape(*shapes: torch.Size) -> torch.Size:
-    """Return the dimensions before the last one that tensors of these shapes broadcast to; torch's function is slow."""
+    """Return the leading dimensions that tensors of these shapes broadcast to; torch's function is slow."""
     different = {shape[:-1] for shape in shapes}
     return torch.broadcast_shapes(*different) if len(different) > 1 else different.pop()
 
 
 @functools.lru_cache(maxsize=4096)
 def repetition(shape: torch.Size, leading: torch.Size) -> tuple[int, int] | None:
-    """Return how the rows of a tensor repeat where it broadcasts to some leading dimensions.
+    """Return how a tensor's rows repeat where it broadcasts to some leading dimensions.
 
-    The first number says how many rows in turn share one of the tensor, the second after how many of its rows it begins
-    again, or 0 if it does not. Without such a pattern the answer is None.
+    The first number says how many consecutive rows share one row of the tensor; the second, after how many of its rows
+    it starts again, or 0 if it never does. Without such a pattern the answer is None.
     """
     own = (1,) * (len(leading) + 1 - len(shape)) + shape[:-1]
     different = [dim for dim, size in enumerate(own) if size > 1]
@@ -85,9 +85,9 @@ def repetition(shape: torch.Size, leading: torch.Size) -> tuple[int, int] | None
 
 @functools.lru_cache(maxsize=4096)
 def widths(*shapes: torch.Size) -> tuple[int, tuple[bool, ...]]:
-    """Return the length of the rows of some tensors, and whether each has an element for each one of a row.
+    """Return the row length of some tensors, and whether each has one element for each element of a row.
 
-    Where a tensor has no dimension, there are no rows: the length is one.
+    If a tensor has no dimensions, there are no rows: the length is one.
     """
     if not all(shapes):
         return 1, ()
@@ -97,13 +97,13 @@ def widths(*shapes: torch.Size) -> tuple[int, tuple[bool, ...]]:
 
 @functools.lru_cache(maxsize=4096)
 def repetitions(*shapes: torch.Size) -> tuple[int, ...]:
-    """Return both numbers of `repetition` for each of some tensors that lie `in_rows`, of which the first is whole."""
+    """Return both numbers of `repetition` for each of some tensors that lie `in_rows`; the first is whole."""
     leading = shapes[0][:-1]
     return tuple(number for shape in shapes for number in repetition(shape, leading) or ())
 
 
 def in_rows(tensor: Tensor, leading: torch.Size) -> Tensor:
-    """Return a tensor with its rows side by side, which repeats in a pattern as it broadcasts to leading dimensions."""
+    """Return a tensor with contiguous rows that repeat in a pattern as it broadcasts to leading dimensions."""
     if not tensor.is_contiguous():
         for dim, stride in enumerate(tensor.stride()[:-1]):
             tensor = tensor if stride else tensor.narrow(dim, 0, 1)
@@ -113,10 +113,10 @@ def in_rows(tensor: Tensor, leading: torch.Size) -> Tensor:
 
 
 def beside(inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors with their rows side by side, the first of them whole, and the others `in_rows`."""
+    """Return tensors with contiguous rows, the first whole and the others `in_rows`."""
     first, *others = inputs
     leading, as_they_are = repeating(*[x.shape for x in inputs])
-    if as_they_are:  # a tensor that fits needs a look at its memory only
+    if as_they_are:  # for a tensor that fits, only its memory matters
         return [first.contiguous(), *[x if x.is_contiguous() else in_rows(x, leading) for x in others]]
     if first.shape[:-1] != leading:
         first = first.expand(*leading, first.shape[-1])
@@ -125,12 +125,12 @@ def beside(inputs: Sequence[Tensor]) -> list[Tensor]:
 
 @functools.lru_cache(maxsize=4096)
 def repeating(*shapes: torch.Size) -> tuple[torch.Size, bool]:
-    """Return the leading dimensions of all, and whether the first has them and the rows of all others repeat."""
+    """Return the shared leading dimensions, and whether the first tensor has them all and the others' rows repeat."""
     leading = leading_shape(*shapes)
     return leading, shapes[0][:-1] == leading and all(repetition(shape, leading) is not None for shape in shapes)
 
 
 def empty_rows(wide: Sequence[bool], row: int, first: Tensor) -> list[Tensor]:
-    """Return the outputs of a formula of rows with nothing in them; some are `wide`, others have a number for a row."""
+    """Return empty outputs for a formula of rows; some are `wide`, others have one number for each row."""
     leading = first.shape[:-1]
     return [first.new_empty((*leading, row if each else 1)) for each in wide]

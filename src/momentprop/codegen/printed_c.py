@@ -8,15 +8,15 @@ from momentprop.codegen.formula import Formula, pruned
 from momentprop.codegen.printed_contraction import contraction_in_c
 from momentprop.codegen.printed_rows import rows_in_c
 
-_BLOCK = 128  # elements that are asked for a condition at once
+_BLOCK = 128  # elements that are tested for a condition together
 
 
 def function_in_c(name: str, formula: Formula) -> str:
     """Return a C function that takes arrays of inputs and of outputs, and the number of elements or of rows.
 
-    The parameters are the addresses of the inputs, those of the outputs, the count, and the number of threads. A
-    function of rows also takes memory for all threads (see `printed_rows.room_of_row`) and, for each input, how its
-    rows repeat (see `layout.repetition`). A function of a contraction takes more: see `printed_contraction`.
+    The parameters are the addresses of the inputs and the outputs, the count, and the number of threads. A function of
+    rows also takes memory for all threads (see `printed_rows.room_of_row`) and, for each input, how its rows repeat
+    (see `layout.repetition`). A function of a contraction takes more: see `printed_contraction`.
     """
     if formula.contraction is not None:
         return contraction_in_c(name, formula)
@@ -31,7 +31,7 @@ def function_in_c(name: str, formula: Formula) -> str:
 
 
 def _elements(formula: Formula) -> str:
-    """Return a loop over elements; one that asks blocks for a condition, if that saves much."""
+    """Return a loop over elements; it tests blocks for a condition if that saves much."""
     condition = worth_asking(formula)
     if condition is None:
         return in_parallel("simd", f"for (int64_t i = 0; i < n; i++) {_loop_body(formula)}")
@@ -50,7 +50,7 @@ def _elements(formula: Formula) -> str:
 
 
 def _loop_body(formula: Formula, stored: str = "y{k}[i] = {value};") -> str:
-    """Return what is done for one element."""
+    """Return the code for one element."""
     names = {i: f"a{i}" for i in range(len(formula.inputs))}
     kind = TYPES[formula.dtype]
     lines = [f"{kind} a{i} = x{i}[i];" for i in range(len(formula.inputs))]

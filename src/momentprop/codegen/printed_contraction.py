@@ -1,7 +1,7 @@
 r"""Prints kernels of rows whose first input is a contraction $x_{qcd} = \sum_j w_{qj}\,l_{jc}\,r_{jd}$ as C.
 
-For one $c$ after the other, $x$ is a product of two matrices that stay in the cache, and each row of it is used at
-once. The pullback makes the product again, the derivatives by its rows, and of these two more products.
+For each $c$ in turn, $x$ is a product of two matrices that stay in the cache, and each of its rows is used immediately.
+The pullback makes the product again, then the derivatives by its rows, and from these two more products.
 """
 
 from momentprop.codegen.c_language import TYPES
@@ -119,7 +119,7 @@ _PULLBACK = """\
 
 
 def room_of_thread(queries: int, keys: int, row: int, back: bool) -> int:
-    """Return how many numbers the matrices of one thread take."""
+    """Return how many numbers one thread's matrices take."""
     wide, length = (-(-n // _LARGEST) * _LARGEST for n in (row, keys))
     return (keys + queries) * wide + back * ((keys + queries) * wide + (2 * row + queries + 1) * length)
 
@@ -127,9 +127,9 @@ def room_of_thread(queries: int, keys: int, row: int, back: bool) -> int:
 def contraction_in_c(name: str, formula: Formula) -> str:
     """Return a C function of a contraction, or its pullback.
 
-    The parameters are the addresses of the factors, of the other inputs, in the pullback of the gradients by the
-    factors, and of the outputs. Then come the numbers of pairs of matrices, queries, keys and features, the room of the
-    threads and its size for each, the number of threads, and how many rows share one of each other input.
+    The parameters are the addresses of the factors, of the other inputs, in the pullback also of the gradients by the
+    factors, and of the outputs. Then come the numbers of pairs of matrices, queries, keys and features, the threads'
+    memory and its size for each, the number of threads, and how many rows share one row of each other input.
     """
     back, kind = formula.contraction == "pullback", TYPES[formula.dtype]
     others, outputs = range(1, len(formula.inputs)), range(int(back), len(formula.outputs))
@@ -147,7 +147,7 @@ def contraction_in_c(name: str, formula: Formula) -> str:
 
 
 def _body(formula: Formula, back: bool) -> str:
-    """Return what is done for a row; rows that share an input add up their gradients by it."""
+    """Return the code for a row; rows that share an input add up their gradients by it."""
     lines = [given_row(formula, 0, "x + q * wide")]
     lines += [given_row(formula, i, f"x{i} + row / e{i} * {width(formula, i)}") for i in range(1, len(formula.inputs))]
     for k, number in enumerate(formula.outputs):

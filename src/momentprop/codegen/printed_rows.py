@@ -1,10 +1,10 @@
-"""Prints formulas of rows as C: a loop over the rows, with a pass over the row for each level of sums."""
+"""Prints formulas of rows as C: a loop over rows, with one pass over the row for each level of sums."""
 
 from momentprop.codegen.c_language import TYPES, in_parallel, output, statements, term_of
 from momentprop.codegen.formula import Formula, Reference_, Unprintable
 
 _MOST_ON_THE_STACK = 1 << 17  # bytes of the arrays of a row
-_MOST = 1 << 26  # bytes of these arrays in memory that the caller gives
+_MOST = 1 << 26  # bytes of these arrays in the caller's memory
 _LINE = 64  # bytes of a cache line
 _REDUCTIONS = ("sum", "mean", "amax", "amin")
 
@@ -25,7 +25,7 @@ def room_of_row(formula: Formula) -> int:
 
 
 def width(formula: Formula, number: int) -> int:
-    """Return how many elements a row of a result has: one for each element of a row, or one for the row."""
+    """Return how many elements a result has for each row: one for each element, or only one."""
     return (formula.row or 1) if formula.kind(number)[1] else 1
 
 
@@ -43,7 +43,7 @@ def made_row(formula: Formula, k: int, at: str) -> str:
 class Row:
     """The passes over a row.
 
-    A reduction belongs to the pass that reads its terms; what depends on it, to a later one.
+    A reduction belongs to the pass that reads its terms; whatever depends on it belongs to a later one.
     """
 
     def __init__(self, formula: Formula) -> None:
@@ -70,7 +70,7 @@ class Row:
         self.room = size if size > _MOST_ON_THE_STACK else 0
 
     def in_c(self, *signs: str) -> list[str]:
-        """Return what is done for one row; the outputs are stored by signs such as `=`, of which the last one stays."""
+        """Return the code for one row; signs such as `=` store the outputs, and the last sign repeats."""
         formula = self.formula
         stored = [signs[min(k, len(signs) - 1)] for k in range(len(formula.outputs))]
         lines = [self._array(place, s) for place, s in enumerate(self.stored)]
@@ -99,7 +99,7 @@ class Row:
         return self.formula.steps[place].op in _REDUCTIONS
 
     def _passed(self, now: int, stored: list[str]) -> list[str]:
-        """Return one pass over a row: what is one for the row, then a loop with its sums."""
+        """Return one pass over a row: numbers for the whole row, then a loop with its sums."""
         formula, arity, names = self.formula, self.arity, self.names
         here = [place for place in range(len(formula.steps)) if self.level[place] == now]
         sums = [place for place in here if self._is_reduction(place)]

@@ -1,4 +1,4 @@
-"""Prints formulas as Triton: a block of elements, or of whole rows, for each program of the GPU."""
+"""Prints formulas as Triton: a block of elements, or of whole rows, for each GPU program."""
 
 import math
 
@@ -66,8 +66,8 @@ _NEUTRAL = {"amax": 'float("-inf")', "amin": 'float("inf")'}
 def function_in_triton(name: str, formula: Formula) -> str:
     """Return a Triton function that takes the addresses of inputs and outputs, and the number of elements or rows.
 
-    Then come constants: for each input how its rows repeat (see `layout.repetition`), the rows of a program and the
-    columns; or the elements of a program, and whether they leave no rest.
+    Then come constants: for each input how its rows repeat (see `layout.repetition`), a program's rows and the columns;
+    or a program's elements, and whether they divide the count.
     """
     count = len(formula.inputs)
     given = [*(f"x{i}" for i in range(count)), *(f"y{k}" for k in range(len(formula.outputs))), "n"]
@@ -85,7 +85,7 @@ def function_in_triton(name: str, formula: Formula) -> str:
 
 
 def _statements(formula: Formula, names: dict[int, str]) -> list[str]:
-    """Return the assignments of the results of all steps, and note their names."""
+    """Return the assignments of all steps' results, and note their names."""
     lines = []
     for number, step in enumerate(formula.steps, len(formula.inputs)):
         if step.op in _REDUCTIONS:
@@ -137,7 +137,7 @@ def _stored_row(formula: Formula, k: int, number: int, value: str) -> list[str]:
 
 
 def _reduced(formula: Formula, op: str, x: str, number: int) -> str:
-    """Return a sum, mean, maximum or minimum along the row, of the elements inside it."""
+    """Return a sum, mean, maximum or minimum along the row, over the elements inside it."""
     x = _TRITON.converted(x, formula.kind(number)[0], torch.float32)
     inner = f"tl.where(inside, {x}, {_NEUTRAL.get(op, '0.0')})"
     whole = f"tl.{_REDUCTIONS[op]}({inner}, 1)[:, None]"

@@ -1,4 +1,4 @@
-"""Runs compilers: never longer than is reasonable, and never beyond the end of this process."""
+"""Runs compilers, with a time limit and never beyond the end of this process."""
 
 import os
 import signal
@@ -8,15 +8,15 @@ import threading
 from collections.abc import Sequence
 
 LONGEST = 300.0
-"""Seconds after which a compiler is taken to hang."""
+"""Seconds after which a compiler counts as hung."""
 
 
 class CompilerError(Exception):
-    """A compiler did not do its work; the message says why."""
+    """A compiler failed; the message says why."""
 
 
 class _State:
-    """The compilers that run, and whether no more may start."""
+    """The running compilers, and whether no more may start."""
 
     def __init__(self) -> None:
         self.running: set[subprocess.Popen[str]] = set()
@@ -39,7 +39,7 @@ def run(command: Sequence[str]) -> None:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            start_new_session=True,  # so that what it starts can be ended with it
+            start_new_session=True,  # so that its children can be ended with it
         )
         _STATE.running.add(process)
     try:
@@ -56,7 +56,7 @@ def run(command: Sequence[str]) -> None:
 
 
 def close() -> None:
-    """End all compilers that run, and let none start."""
+    """End all running compilers, and let none start."""
     with _STATE.lock:
         _STATE.closed = True
         for process in list(_STATE.running):
@@ -64,12 +64,12 @@ def close() -> None:
 
 
 def closed() -> bool:
-    """Return whether this process ends."""
+    """Return whether this process is ending."""
     return _STATE.closed
 
 
 def forget() -> None:
-    """Forget the compilers of a parent, in its forked child."""
+    """In a forked child, forget the parent's compilers."""
     global _STATE
     _STATE = _State()
 

@@ -1,4 +1,4 @@
-"""Which kernels have been built for which tensors; those that have not are built behind the scenes."""
+"""Which kernels are built for which tensors; the others are built in the background."""
 
 import atexit
 import contextlib
@@ -17,23 +17,23 @@ from momentprop.codegen.formula import Unprintable, record
 from momentprop.codegen.worker import Worker
 
 Mode = Literal["auto", "wait", "eager"]
-"""*auto* builds in the background, *wait* at once, and *eager* runs the formulas themselves."""
+"""*auto* builds in the background, *wait* builds immediately, and *eager* runs the formulas themselves."""
 
 Call = Callable[..., list[Tensor]]
 
 _MODES: tuple[str, ...] = get_args(Mode)
-_LAST_SECONDS = 60.0  # for a build that runs when the interpreter ends: one by Triton would crash if it went on
+_LAST_SECONDS = 60.0  # for a build still running when the interpreter ends: a Triton build would crash if it went on
 _LOGGER = logging.getLogger("momentprop")
 
 
 class Functions(NamedTuple):
-    """What to record of a kernel, and of which tensors each is a function: whether they are wide."""
+    """What to record of a kernel, and for each function which of its tensors are wide."""
 
     forward: Callable[..., Sequence[Tensor]]
     backward: Callable[..., Sequence[Tensor]]
     inputs: tuple[Sequence[bool], Sequence[bool]]
     takes_certain: bool = False  # forward takes the plain function of the mean as its last tensor
-    contracted: bool = False  # the first tensor is a contraction, which the program is given as its factors
+    contracted: bool = False  # the first tensor is a contraction, which the program gets as its factors
 
 
 class Program(NamedTuple):
@@ -45,11 +45,11 @@ class Program(NamedTuple):
 
 
 class Slot:
-    """The place of one program: empty while it is being built, and for good where that is impossible."""
+    """The place of one program: empty while it is being built, and forever if that is impossible."""
 
     program: Program | None = None
     failed: str | None = None
-    found: bool = False  # on disk, where another process has built it
+    found: bool = False  # found on disk, built by another process
 
 
 _SLOTS: dict[Hashable, Slot] = {}
@@ -57,7 +57,7 @@ _LOCK = threading.Lock()
 _WORKER = Worker()
 _TOLD: set[str] = set()
 _NOTES = threading.local()
-_STATE: dict[str, Mode] = {}  # the mode, and that of "before" where `at_once` has changed it
+_STATE: dict[str, Mode] = {}  # the mode, and the one "before" where `at_once` has changed it
 
 
 def mode() -> Mode:
@@ -68,9 +68,9 @@ def mode() -> Mode:
 def set_mode(new: Mode) -> None:
     """Choose how kernels are built.
 
-    *auto*, the default, builds each kernel in the background when it is first used; until then its formula runs.
-    *wait* builds it at once, so that results do not depend on when a build ends. *eager* builds and uses none. The
-    environment variable `MOMENTPROP_KERNELS` sets the same for a whole process.
+    *auto*, the default, builds each kernel in the background when it is first used; its formula runs until then. *wait*
+    builds it immediately, so that results do not depend on when a build ends. *eager* builds and uses none. The
+    environment variable `MOMENTPROP_KERNELS` sets the mode for a whole process.
     """
     if new not in _MODES:
         raise ValueError(f"unknown way {new!r} to build kernels: choose one of {', '.join(map(repr, _MODES))}")
@@ -82,9 +82,9 @@ set_mode(os.environ.get("MOMENTPROP_KERNELS") or "auto")  # type: ignore[arg-typ
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """Inside, wait for kernels that would be built in the background, so that results do not depend on when that ends.
+    """Inside, wait for kernels that would be built in the background, so that results do not depend on the timing.
 
-    Training does so: a kernel and its formula round differently, and a run that is resumed must go on to the same bits.
+    Training does this: a kernel and its formula round differently, and a resumed run must reach the same bits.
     """
     if mode() != "auto":
         yield
@@ -104,9 +104,9 @@ def program_for(
     row: int | None = None,
     may_start: Callable[[], bool] = lambda: True,
 ) -> Program | None:
-    """Return the program of a kernel for tensors like these, or None where the formula has to serve.
+    """Return a kernel's program for tensors like these, or None where the formula must run.
 
-    `key` tells kernels apart, and `functions` gives what to record if it must be built, which is asked `may_start`.
+    `key` tells kernels apart, `functions` returns what to record for a build, and `may_start` decides whether to build.
     """
     first = inputs[0]
     key = (key, len(inputs), first.dtype, first.device.type, row)
@@ -119,7 +119,7 @@ def program_for(
 
 
 def _started(key: Hashable, functions: Callable[[], Functions], first: Tensor, row: int | None) -> Slot:
-    """Return a new slot, and start to fill it."""
+    """Return a new slot, and start filling it."""
     with _LOCK:
         if key in _SLOTS:
             return _SLOTS[key]
@@ -132,7 +132,7 @@ def _started(key: Hashable, functions: Callable[[], Functions], first: Tensor, r
     except Exception as error:  # such as a folder that cannot be read
         _fail(slot, error)
     else:
-        # Triton takes a second to start, also where it has built a kernel before
+        # Triton takes a second to start, even for a kernel built before
         if mode() == "wait" or (slot.found and first.is_cpu):
             if not slot.found and "before" in _STATE:
                 _tell_once(_WAITING, cache.folder())
@@ -163,7 +163,7 @@ def _prepared(slot: Slot, wanted: Functions, first: Tensor, row: int | None) -> 
         try:
             forward, backward = finish(check)
             slot.program = Program(forward, backward, wanted.takes_certain)
-        except Exception as error:  # a compiler that does not work must not stop anyone
+        except Exception as error:  # a broken compiler must not stop anyone
             _fail(slot, error)
 
     return found, fill
@@ -176,24 +176,24 @@ def _fail(slot: Slot, error: Exception) -> None:
 
 
 def wait() -> None:
-    """Wait until all kernels that were asked for have been built."""
+    """Wait until all requested kernels are built."""
     _WORKER.wait()
 
 
 def failures() -> dict[Hashable, str]:
-    """Return the kernels that run by their formulas, with the reasons."""
+    """Return the kernels that run by their formulas, with reasons."""
     return {key: slot.failed for key, slot in list(_SLOTS.items()) if slot.failed is not None}
 
 
 def forget() -> None:
-    """Forget all programs, those that failed too: at its next use each is looked for on disk, or built again."""
+    """Forget all programs, including failed ones: the next use looks for each on disk or builds it again."""
     with _LOCK:
         _SLOTS.clear()
 
 
 @contextlib.contextmanager
 def noting() -> Iterator[list[Slot]]:
-    """Inside, note the slots of all kernels that this thread is the first to ask for."""
+    """Inside, note the slots of all kernels that this thread requests first."""
     _NOTES.slots = []
     try:
         yield _NOTES.slots
@@ -211,7 +211,7 @@ _FAILURE = "a kernel could not be built, and its formula runs instead, more slow
 
 
 def _tell_once(message: str, what: object) -> None:
-    """Log a message, unless this process has told it before."""
+    """Log a message, unless this process has logged it before."""
     if message not in _TOLD:
         _TOLD.add(message)
         _LOGGER.warning(message, what)
@@ -223,7 +223,7 @@ def _at_exit() -> None:
 
 
 def _in_child() -> None:
-    """Forget what only the parent of a forked process has: its compilers, and who was to fill the slots."""
+    """In a forked process, forget what only the parent has: its compilers, and the builds for its slots."""
     global _LOCK
     _LOCK = threading.Lock()
     processes.forget()

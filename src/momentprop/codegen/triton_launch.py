@@ -1,4 +1,4 @@
-"""Builds printed Triton kernels and launches them. Triton comes with torch's builds for CUDA, and not otherwise."""
+"""Builds printed Triton kernels and launches them. Triton comes only with torch's CUDA builds."""
 
 import functools
 import hashlib
@@ -19,7 +19,7 @@ from momentprop.codegen.printed_triton import HEADER, function_in_triton
 from momentprop.files import write_file
 
 Call = Callable[..., list[Tensor]]
-_SHORT = 128  # steps of a formula; the values of a longer one do not fit into the registers of large blocks
+_SHORT = 128  # steps of a formula; a longer one's values do not fit into the registers of large blocks
 _BLOCK = {True: 1024, False: 256}  # elements for each program, of short formulas and of long ones
 _ROWS = 128  # elements of rows for each program: one for each thread
 _LONGEST_ROW = 4096
@@ -27,12 +27,12 @@ _LONGEST_ROW = 4096
 
 @functools.cache
 def has_triton() -> bool:
-    """Return whether Triton is there."""
+    """Return whether Triton is installed."""
     return importlib.util.find_spec("triton") is not None
 
 
 def prepared(formulas: Sequence[Formula], device: torch.device) -> tuple[bool, Callable[[Check], list[Call]]]:
-    """Return whether formulas have been built before, and a function that builds them, checks and launches each."""
+    """Return whether formulas were built before, and a function that builds, checks and launches them."""
     if not has_triton():
         raise Unprintable("Triton was not found")
     if any(formula.dtype is not torch.float32 or _has_doubles(formula) for formula in formulas):
@@ -47,7 +47,7 @@ def prepared(formulas: Sequence[Formula], device: torch.device) -> tuple[bool, C
         calls = [_callable(getattr(module, f"f{k}"), formula) for k, formula in enumerate(formulas)]
         check(calls)
         for call, formula in zip(calls, formulas, strict=True):
-            for count in (_block(formula), 8):  # with and without a rest
+            for count in (_block(formula), 8):  # with and without a remainder
                 shapes = [
                     (count,) if formula.row is None else (8, formula.row if wide else 1) for wide in formula.inputs
                 ]
@@ -92,7 +92,7 @@ def _callable(function: Any, formula: Formula) -> Call:
     wide = [] if row is None else [formula.kind(number)[1] for number in formula.outputs]
     warps = 4 if row is None else min(16, max(4, block // 64))
     several = torch.cuda.device_count() > 1
-    ready: dict[Any, Any] = {}  # kernels that are launched without asking Triton again which one it is
+    ready: dict[Any, Any] = {}  # kernels launched without asking Triton again which one it is
 
     def of_elements(*inputs: Tensor) -> list[Tensor]:
         made = [torch.empty_like(inputs[0]) for _ in formula.outputs]
@@ -114,7 +114,7 @@ def _callable(function: Any, formula: Formula) -> Call:
             with torch.cuda.device(here):
                 function[grid](*tensors, count, *constants, num_warps=warps)
             return made
-        # a kernel is compiled for addresses that 16 divides, and for counts of 32 bits
+        # a kernel is compiled for addresses divisible by 16 and 32-bit counts
         usual = count < 2**31 and not any([tensor.data_ptr() % 16 for tensor in tensors])  # noqa: C419
         kernel = ready.get((here, constants)) if usual else None
         if kernel is not None:

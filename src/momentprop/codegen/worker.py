@@ -1,4 +1,4 @@
-"""A thread that works behind the scenes, as long as the process does; a forked child has one of its own."""
+"""A background thread that lives as long as the process; a forked child has its own."""
 
 import os
 import queue
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Worker:
-    """Does one job after the other, in a thread that starts with the first job."""
+    """Does one job after another, in a thread that starts with the first."""
 
     def __init__(self) -> None:
         self.forget()
@@ -15,17 +15,17 @@ class Worker:
             os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
-        """Forget all jobs and the thread, which a forked child does not have."""
+        """Forget all jobs and the thread, which a forked child lacks."""
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def do(self, job: Callable[[], None]) -> None:
-        """Do a job, which raises nothing, after those that wait."""
+        """Do a job, which must not raise, after the waiting ones."""
         with self._lock:
             if self._thread is None:
-                # a daemon: the interpreter would wait for all jobs of another thread before it ends
+                # a daemon: before exiting, the interpreter would wait for all jobs of any other thread
                 self._thread = threading.Thread(target=self._work, name="momentprop-kernels", daemon=True)
                 self._thread.start()
         self._jobs.put(job)
@@ -35,7 +35,7 @@ class Worker:
         self._jobs.join()
 
     def close(self, seconds: float) -> None:
-        """Drop the jobs that wait, and give the present one so many seconds to end."""
+        """Drop the waiting jobs, and give the current one this many seconds to end."""
         self._closed = True
         self._jobs.put(None)
         if self._thread is not None:

@@ -1,4 +1,4 @@
-"""The covariance of outputs, by one backward pass for each of them."""
+"""The covariance of outputs, by one backward pass for each."""
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,27 +19,27 @@ from momentprop.values.sources import Segment, Sources, spread
 
 @dataclass
 class Followed:
-    """What the backward passes give, for the units of each item."""
+    """The backward passes' results, for the units of each item."""
 
     covariance: Tensor  # of the outputs: (items, units, units)
     crosses: list[Tensor] = field(default_factory=list)  # with each input: (items, units, units of the input)
-    moved: dict[Segment, Tensor] = field(default_factory=dict)  # by the sources of inputs: (items, units, sources)
-    means: list[Tensor] = field(default_factory=list)  # of the outputs, where these were found in pieces
+    moved: dict[Segment, Tensor] = field(default_factory=dict)  # by the inputs' sources: (items, units, sources)
+    means: list[Tensor] = field(default_factory=list)  # of the outputs, where these were computed in pieces
 
 
 def covariance(births: Births, gates: Gates, outputs: Tensor) -> Tensor:
-    """Return the covariance of outputs of shape (items, units), of shape (items, units, units)."""
+    """Return the covariance (items, units, units) of outputs (items, units)."""
     return followed(births, gates, outputs).covariance
 
 
 def followed(
     births: Births, gates: Gates, outputs: Tensor, inputs: int = 0, variances: Tensor | None = None
 ) -> Followed:
-    """Return the covariance of outputs (items, units), and that with the first births, which are of the inputs.
+    """Return the covariance of outputs (items, units), and their covariance with the first births, those of the inputs.
 
-    `variances` are those that AP2 gives to the outputs, as a scale for errors that rounding makes.
+    `variances` are AP2's for the outputs, as a scale for rounding errors.
 
-    Raises `ItemsInteract` where a unit belongs to several items, as a random weight does.
+    Raises `ItemsInteract` where a unit belongs to several items, such as a random weight.
     """
     items, units = outputs.shape
     if not items:
@@ -78,7 +78,7 @@ def followed(
 def of_pieces(
     pieces: Sequence[Followed], sources: Sources, means: Sequence[Sequence[Tensor]], dims: Sequence[int]
 ) -> Followed:
-    """Return what was found in pieces of a batch, with the means of outputs whose items lie along some dimensions."""
+    """Return the results from pieces of a batch, with the means of outputs whose items lie along some dimensions."""
     crosses = zip(*(each.crosses for each in pieces), strict=True)
     moved = zip(*(each.moved.values() for each in pieces), strict=True)
     return Followed(
@@ -90,15 +90,15 @@ def of_pieces(
 
 
 def _widest(tensors: Iterable[Tensor | None]) -> torch.dtype:
-    """Return the floating-point type that holds all of some tensors: a model may convert in between."""
+    """Return the floating-point type that holds all these tensors: a model can convert in between."""
     dtypes = (tensor.dtype for tensor in tensors if tensor is not None)
     return functools.reduce(torch.promote_types, dtypes, torch.float32)
 
 
 def slopes(outputs: Tensor, edges: Sequence[Any], tracked: bool) -> list[Tensor | None]:
-    """Return the derivatives of the sums over the items by some tensors, (units, *shape) of each; None if they vanish.
+    """Return the derivatives of the sums over items by some tensors, (units, *shape) for each; None if they vanish.
 
-    On a GPU, all units are taken at once where torch can do that, because many small passes would leave it idle.
+    A GPU takes all units at once where torch can do that, because many small passes would leave it idle.
     """
     items, units = outputs.shape
     if not edges or not outputs.requires_grad:
@@ -107,7 +107,7 @@ def slopes(outputs: Tensor, edges: Sequence[Any], tracked: bool) -> list[Tensor 
         each = torch.eye(units, dtype=outputs.dtype, device=outputs.device).unsqueeze(1).expand(units, items, units)
         try:
             return list(pulled(outputs, edges, each, tracked, is_grads_batched=True))
-        except (RuntimeError, NotImplementedError):  # what torch cannot batch is done one by one
+        except (RuntimeError, NotImplementedError):  # what torch cannot batch runs one by one
             pass
     found: list[Sequence[Any]] = []
     for unit in range(units):
@@ -127,7 +127,7 @@ _BEFORE = "ask for its `variance` or `covariance` before `backward()` and `step(
 def pulled(
     outputs: Tensor, edges: Sequence[Any], cotangent: Tensor, tracked: bool = False, is_grads_batched: bool = False
 ) -> Sequence[Any]:
-    """Run one backward pass; say what to do where a model overwrites what its derivative needs."""
+    """Run one backward pass; say what to do if a model overwrites what its derivative needs."""
     options = {"retain_graph": True, "create_graph": tracked, "allow_unused": True}
     try:
         return torch.autograd.grad(outputs, edges, cotangent, is_grads_batched=is_grads_batched, **options)
@@ -150,7 +150,7 @@ def _stacked(rows: Sequence[Any]) -> Tensor | None:
 
 
 def _places(outputs: Tensor, moving: Sequence[tuple[Birth, Tensor]], variances: Tensor | None) -> list[Place]:
-    """Return where the items lie in each birth, by one further backward pass if there are several."""
+    """Return where the items lie in each birth, by one further backward pass if there are several items."""
     if len(outputs) == 1 or not moving:
         return [whole(birth.shape) for birth, _ in moving]
     weighing = Weighing(outputs, variances)
@@ -159,7 +159,7 @@ def _places(outputs: Tensor, moving: Sequence[tuple[Birth, Tensor]], variances: 
 
 
 def _added(birth: Birth, place: Place, rows: Tensor) -> Tensor:
-    """Return what a birth with its items apart adds to the covariance, from the slopes (units, *shape)."""
+    """Return what a birth, split into items, adds to the covariance, from the slopes (units, *shape)."""
     total = rows.new_zeros(())
     for a, weight in birth.terms(rows):
         moves = place.items_first(a)
@@ -169,7 +169,7 @@ def _added(birth: Birth, place: Place, rows: Tensor) -> Tensor:
 
 
 def brought(inputs: Iterable[Any], items: int) -> Sources:
-    """Return the sources that inputs (`Joint` values or births) bring along, as outputs of some items have them."""
+    """Return the sources that inputs (`Joint` values or births) bring along, arranged for outputs of some items."""
     found: dict[Segment, None] = {}
     for each in inputs:
         for event, of, number in () if getattr(each, "of_weight", False) else each.sources:
@@ -181,7 +181,7 @@ def brought(inputs: Iterable[Any], items: int) -> Sources:
 
 
 def _sources(birth: Birth, place: Place) -> Iterator[tuple[Segment, Tensor]]:
-    """Yield the sources of an input that is a `Joint`, and its units' factors of them, (items, sources, units)."""
+    """Yield a `Joint` input's sources, and its units' factors of them, (items, sources, units)."""
     if birth.factors is None or not birth.sources:
         return
     factors, sources, items = birth.factors, birth.sources, place.shape[place.axis]
@@ -194,7 +194,7 @@ def _sources(birth: Birth, place: Place) -> Iterator[tuple[Segment, Tensor]]:
 
 
 def _cross(outputs: Tensor, birth: Birth, seen: tuple[Place, Tensor] | None, moved: dict[Segment, Tensor]) -> Tensor:
-    """Return the covariance of the outputs with the units of an input: by its own noise, and by shared sources."""
+    """Return the covariance of the outputs with an input's units: by its own noise, and by shared sources."""
     items, units = outputs.shape
     place = seen[0] if seen else whole(birth.shape) if items == 1 else at(birth.shape, birth.batch_dim or 0, items)
     total = outputs.new_zeros(items, units, birth.shape.numel() // items)

@@ -1,9 +1,9 @@
-r"""What the rests of different units have in common, by probes.
+r"""What different units' rests have in common, by probes.
 
-The rest of a unit is uncorrelated with everything linear, but not with the rests of other units, of the same layer and
-of others: $\mathrm{Cov}(f(X), f(Y))$ has terms of $\mathrm{Cov}(X, Y)^2$ and higher. The sum over births of
+A unit's rest is uncorrelated with everything linear, but not with other units' rests, in its layer or elsewhere:
+$\mathrm{Cov}(f(X), f(Y))$ has terms of $\mathrm{Cov}(X, Y)^2$ and higher. The sum over births of
 $G\,\mathrm{diag}(r)\,G^\top$ lacks them. With draws $b_k$ of all rests, from the probes, and the slopes $G$ of the
-outputs by the units, what it lacks is the mean over the probes of
+outputs by the units, the missing part is the mean over the probes of
 $A_kA_k^\top - \sum G\,\mathrm{diag}(b_k^2)\,G^\top$ with $A_k = \sum G b_k$, both sums over all births.
 """
 
@@ -18,12 +18,12 @@ from momentprop.correlation.items import Place
 
 
 def bent(total: Tensor, by_rests: Tensor, births: Sequence[tuple[Birth, Place, Tensor]]) -> Tensor:
-    """Return a covariance (items, units, units) with what rests have in common.
+    """Return a covariance (items, units, units) that includes what rests have in common.
 
     Args:
         total: the covariance without it.
-        by_rests: the part of it that these rests have, each for itself.
-        births: with rests; where their items lie, and the slopes (units, *shape) of the outputs with these apart.
+        by_rests: the part of it that each of these rests adds by itself.
+        births: those with rests, where their items lie, and the outputs' slopes (units, *shape) split into items.
     """
     if not births:
         return total
@@ -46,9 +46,9 @@ def bent(total: Tensor, by_rests: Tensor, births: Sequence[tuple[Birth, Place, T
 
 
 def _apart(birth: Birth, place: Place, slopes: Tensor, rests: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the part that is in the covariance already, of each unit, or of units whose rests sum to zero.
+    """Return the part already in the covariance, of each unit, or of units whose rests sum to zero.
 
-    It is summed over the probes; its diagonal also comes apart, as (items, units, K).
+    It is summed over the probes; its diagonal also comes separately, as (items, units, K).
     """
     if not birth.along:
         moves, drawn = place.items_first(slopes), place.items_first(rests).square()
@@ -60,9 +60,9 @@ def _apart(birth: Birth, place: Place, slopes: Tensor, rests: Tensor) -> tuple[T
 
 
 def _share(draws: Tensor, variance: Tensor) -> Tensor:
-    """Return by how much an addition is shrunk: by the share of noise in it, over the outputs of an item.
+    """Return how much to shrink an addition: by its share of noise, over an item's outputs.
 
-    Rests have long tails. One probe far out adds much, and says by its distance from the others that it is noise.
+    Rests have long tails. One probe far out adds much, and its distance from the others shows that it is noise.
     """
     some = variance > 0
     draws = torch.where(some, 1 / torch.where(some, variance, 1.0), 0.0).unsqueeze(-1) * draws
@@ -73,7 +73,7 @@ def _share(draws: Tensor, variance: Tensor) -> Tensor:
 
 
 def _bounded(by_rests: Tensor, more: Tensor) -> Tensor:
-    """Return an addition that takes no more away than there is, in any direction: few draws may say otherwise."""
+    """Return an addition that takes away no more than there is in any direction, even if few draws say otherwise."""
     values, vectors = torch.linalg.eigh(by_rests)
     some = values > values[..., -1:].clamp(min=0.0) * len(values[0]) * torch.finfo(values.dtype).eps
     root = torch.where(some, values, 0.0).sqrt()

@@ -1,4 +1,4 @@
-"""What is born in a pass: noise that is uncorrelated with everything before it."""
+"""What is born in a pass: noise uncorrelated with everything before it."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -16,10 +16,9 @@ from momentprop.values.sources import Sources
 class Birth:
     r"""Noise born at the units of one tensor of means.
 
-    `own` is the variance that each unit has for itself. The units along the dimensions `along` may have more in common:
-    a source that moves all of them by `shared`, as the mask of `Dropout2d` does; or noises that sum to zero, as those
-    of a softmax do. Then their covariance is $\mathrm{diag}(q) - qq^\top / \sum q$, as that of a draw of one class is,
-    and `own` is $q$.
+    `own` is each unit's own variance. The units along the dimensions `along` can have more in common: a source that
+    moves all of them by `shared`, such as the mask of `Dropout2d`; or noises that sum to zero, as in a softmax. Then
+    their covariance is $\mathrm{diag}(q) - qq^\top / \sum q$, as for a draw of one class, and `own` is $q$.
     """
 
     edge: Any  # of the autograd graph, where the tensor of means was made
@@ -28,17 +27,17 @@ class Birth:
     along: tuple[int, ...] = ()
     shared: Tensor | None = None
     sums_to_zero: bool = False
-    factors: Tensor | None = None  # of shape (K, *shape): how an input that is a `Joint` moves with its sources
+    factors: Tensor | None = None  # of shape (K, *shape): how a `Joint` input moves with its sources
     sources: Sources = ()  # of these factors
-    batch_dim: int | None = None  # along which the items of that input lie, each with sources of its own
-    of_weight: bool = False  # born at a random weight, whose sources the outputs do not name
-    use: Any = None  # of random weights in the operation, whose noise is shared by all items: see `shared_weights`
-    noise: Tensor | None = None  # with a use: the variance of the result, as a scale for errors that rounding makes
-    rests: Tensor | None = None  # of shape (K, *shape): draws of this noise by probes, with what units have in common
+    batch_dim: int | None = None  # along which that input's items lie, each with its own sources
+    of_weight: bool = False  # born at a random weight, whose sources the outputs do not list
+    use: Any = None  # of random weights in the operation, whose noise all items share: see `shared_weights`
+    noise: Tensor | None = None  # with a use: the variance of the result, as a scale for rounding errors
+    rests: Tensor | None = None  # of shape (K, *shape): the probes' draws of this noise, with what units share
 
     @property
     def variance(self) -> Tensor:
-        """The variance of the noise of each unit."""
+        """The variance of each unit's noise."""
         total = torch.zeros(()) if self.own is None else self.own.clamp(min=0.0)
         if self.shared is not None:
             total = total + self.shared.square()
@@ -51,8 +50,8 @@ class Birth:
     def terms(self, slopes: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
         r"""Yield what the noise adds to the covariance of outputs, from the slopes (outputs, *shape) by the units.
 
-        Each term is a pair of $a$, of shape (outputs, *shape) with dimensions of size 1 where the sum is taken already,
-        and a weight $w$; it stands for $\sum w\,aa^\top$ over the units of an item.
+        Each term is a pair of $a$, of shape (outputs, *shape) with size 1 where the sum is already taken, and a weight
+        $w$; it stands for $\sum w\,aa^\top$ over an item's units.
         """
         dims = [dim + 1 for dim in self.along]
         if self.own is not None:
@@ -70,7 +69,7 @@ class Births:
     """All births of one pass."""
 
     found: list[Birth] = field(default_factory=list)
-    leaves: set[Any] = field(default_factory=set)  # of the graph: those of random weights
+    leaves: set[Any] = field(default_factory=set)  # of the graph, from random weights
 
     def add(self, loc: Tensor, **noise: Any) -> None:
         """Add the noise born at a tensor of means."""
@@ -81,7 +80,7 @@ class Births:
         self.leaves.add(get_gradient_edge(loc).node)
 
     def replace_last(self, loc: Tensor, **noise: Any) -> None:
-        """Add noise to that which was born last, if it was born at this tensor of means, or else as new."""
+        """Add noise to the last birth if it is at this tensor of means; otherwise add a new birth."""
         edge = get_gradient_edge(loc)
         if self.found and self.found[-1].edge == edge:
             self.found[-1] = dataclasses.replace(self.found[-1], **noise)

@@ -1,11 +1,11 @@
-r"""How probes pass an operation, and what they say of its mean.
+r"""How probes pass an operation, and what they say about its mean.
 
 A probe is a draw of the deviations $h$ of all units from their means. Linear operations act on it as on any deviation.
 Other functions of units take it to $f(\mu + h) - \overline{f(\mu + h)}$, where the bar is the mean over the probes. So
-the noise that the function bears comes with all its dependence. What an operation draws by itself is drawn for the
-probes too.
+the noise that the function adds comes with all its dependence. Whatever an operation draws is drawn for the probes too.
 
-Where $f$ is nonlinear in several units, its mean is not that of independent units: the average of $f(\mu \pm h)$ is.
+Where $f$ is nonlinear in several units, the average of $f(\mu \pm h)$ estimates its mean, not the formula for
+independent units.
 """
 
 import warnings
@@ -23,7 +23,7 @@ from momentprop.dispatch.rule_table import apply, order_of
 LINEAR = (Kind.MOVES, Kind.LINEAR)
 
 MOST = 1 << 25
-"""The most elements of a value, over all of its probes, that are taken at once."""
+"""The most elements of a value, over all its probes, to take at once."""
 
 Normals = Callable[[Sequence[int], Tensor], Tensor]
 """Draws standard normal numbers of a shape, like a tensor."""
@@ -34,8 +34,8 @@ class Carried(NamedTuple):
 
     probes: Tensor
     shift: Tensor | None = None  # of the mean, because units depend on each other
-    noise: Tensor | None = None  # the variance of the shift: it is an average over few probes
-    rests: Tensor | None = None  # the part of the probes that does not move linearly with those of the inputs
+    noise: Tensor | None = None  # the variance of the shift, an average over few probes
+    rests: Tensor | None = None  # the part of the probes that does not move linearly with the inputs' probes
 
 
 def over_probes(function: Callable[..., Any], *probes: Tensor) -> Any:
@@ -45,7 +45,7 @@ def over_probes(function: Callable[..., Any], *probes: Tensor) -> Any:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="There is a performance drop")
             return torch.vmap(function, chunk_size=size if size < len(probes[0]) else None)(*probes)
-    except (RuntimeError, ValueError, NotImplementedError):  # what `vmap` does not know
+    except (RuntimeError, ValueError, NotImplementedError):  # `vmap` does not support it
         found = [function(*each) for each in zip(*probes, strict=True)]
     if isinstance(found[0], Tensor):
         return torch.stack(found)
@@ -53,7 +53,7 @@ def over_probes(function: Callable[..., Any], *probes: Tensor) -> Any:
 
 
 def carried(call: Call, result: Any, probes: Sequence[Tensor], normals: Normals) -> Carried:
-    """Take the probes of the values of a call to those of its result."""
+    """Turn the probes of a call's values into those of its result."""
     means = [value.loc.detach() for value in call.values]
     function = _of_one(call, result)
     if function is not None:
@@ -67,17 +67,17 @@ def carried(call: Call, result: Any, probes: Sequence[Tensor], normals: Normals)
         return _multiplied(call, means, probes)
     try:
         return _mixed(call, result, means, probes, normals)
-    except MissingRule:  # its plain function is not known
+    except MissingRule:  # its plain function is unknown
         return _noisy(call, probes, normals)
 
 
 def linearly(call: Call, probes: Sequence[Tensor]) -> Any:
-    """Return the probes of the result of a linear operation, or of its results."""
+    """Return the probes of a linear operation's result or results."""
     return over_probes(call.operation.homogeneous(call).on, *probes)
 
 
 def several(call: Call, probes: Sequence[Tensor]) -> list[Tensor]:
-    """Return the probes of the results of an operation that has several."""
+    """Return the probes of an operation with several results."""
     if call.kind in LINEAR:
         found = linearly(call, probes)
     else:
@@ -88,7 +88,7 @@ def several(call: Call, probes: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _of_one(call: Call, result: Any) -> tuple[Any, Callable[[Tensor], Tensor]] | None:
-    """Return a value and the function of each of its elements that a result is, if it is one and draws nothing."""
+    """If a result is an elementwise function of one value and draws nothing, return the value and the function."""
     values = list(dict.fromkeys(call.values))
     if len(values) > 1 and result.origin is not None:
         origin = result.origin[0]
@@ -107,7 +107,7 @@ def _centred(drawn: Tensor) -> Carried:
 
 
 def _multiplied(call: Call, means: Sequence[Tensor], probes: Sequence[Tensor]) -> Carried:
-    r"""Take $\mu_x h_y + h_x \mu_y + h_x h_y$; the mean of the last is the covariance of the factors, summed."""
+    r"""Take $\mu_x h_y + h_x \mu_y + h_x h_y$; the mean of the last term is the factors' covariance, summed."""
     operation = call.operation
     call = operation.homogeneous(call)
     first, second = operation.factors
@@ -132,7 +132,7 @@ def _multiplied(call: Call, means: Sequence[Tensor], probes: Sequence[Tensor]) -
 def _mixed(call: Call, result: Any, means: Sequence[Tensor], probes: Sequence[Tensor], normals: Normals) -> Carried:
     """Take a nonlinear function of several units, and its average over probes and their opposites."""
     extra = None
-    if call.operation.acts(call):  # dropout inside: the rest of it is drawn for each unit
+    if call.operation.acts(call):  # dropout inside: its rest is drawn for each unit
         call = call.replaced({"dropout_p": 0.0})
         extra = (result.variance.detach() - apply(call).variance.detach()).clamp(min=0.0)
     if call.operation.updates and call.given("training", True):
@@ -157,10 +157,10 @@ def _noise_of(draws: Tensor) -> Tensor:
 
 
 def _noisy(call: Call, probes: Sequence[Tensor], normals: Normals) -> Carried:
-    r"""Take $Jh$ with the derivative $J$ of the mean, and draw what is born.
+    r"""Take $Jh$ with the derivative $J$ of the mean, and draw the new noise.
 
-    Units that share a draw $\xi$ are multiplied by it: it moves them by what it does to their means, and in proportion
-    by their deviations.
+    A shared draw $\xi$ multiplies its units: it moves them by its effect on their means, and their deviations in
+    proportion.
     """
     values = list(dict.fromkeys(call.values))
     with torch.inference_mode(False), torch.enable_grad():
@@ -198,6 +198,6 @@ def _pushed(loc: Tensor, sources: Sequence[Tensor], along: Sequence[Tensor]) -> 
     pulled, along = zip(*pairs, strict=True)
     try:
         return torch.autograd.grad(pulled, cotangent, along, retain_graph=True, is_grads_batched=True)[0]
-    except RuntimeError:  # a derivative that `vmap` does not know
+    except RuntimeError:  # a derivative that `vmap` does not support
         each = zip(*along, strict=True)
         return torch.stack([torch.autograd.grad(pulled, cotangent, h, retain_graph=True)[0] for h in each])

@@ -1,4 +1,4 @@
-"""The random numbers of probes: the same for a seed, and those of an item the same in any batch."""
+"""The random numbers of probes: a seed fixes them, and an item has the same ones in any batch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,31 +16,31 @@ class Draws:
     def __init__(self, count: int, seed: int, first: int = 0) -> None:
         self.count = count
         self.seed = seed
-        self.first = first  # the number of the first item, if the batch is a piece of a larger one
+        self.first = first  # the first item's number, if the batch is a piece of a larger one
         self.start(None)
 
     def start(self, items: int | None) -> None:
-        """Begin a pass with a number of items, or with one."""
+        """Begin a pass with a number of items, or one."""
         self.items = items
         self.number = 0
         self.known: dict[int, tuple[Tensor, Tensor]] = {}
-        self.events: dict[str, int] = {}  # of the sources of inputs, in their order
+        self.events: dict[str, int] = {}  # of the inputs' sources, in order
 
     def item(self, shape: Sequence[int]) -> int | None:
-        """Return the dimension along which items lie, as far as sizes tell; it is the first one otherwise."""
+        """Return the dimension along which items lie, as far as sizes tell; otherwise the first one."""
         if self.items is None or not shape:
             return None
         return next((dim for dim, size in enumerate(shape) if size == self.items), 0)
 
     def of_input(self, source: Any, value: Probed) -> Tensor:
-        """Return the deviations of an input, made of the given source; a `Joint` has noise that its units share."""
+        """Return an input's deviations, made from the given source; a `Joint` has noise that its units share."""
         if not isinstance(source, Joint):
             return value.stddev.detach() * self.normals((self.count, *value.shape), value.loc)
         own = source.own.detach().clamp(min=0.0).sqrt()
         return own * self.normals((self.count, *value.shape), value.loc) + self._shared(source)
 
     def of_weight(self, value: Probed) -> Tensor:
-        """Return the deviations of a random weight: the same for all items, and where it is used again."""
+        """Return a random weight's deviations: the same for all items and every use."""
         if id(value.variance) not in self.known:
             self.number += 1
             drawn = self._draw((self.count, *value.shape), value.loc, 0)
@@ -53,7 +53,7 @@ class Draws:
         return self.known[id(value.variance)][1]
 
     def _shared(self, source: Joint) -> Tensor:
-        """Return by how much its sources move a value."""
+        """Return by how much a value's sources move it."""
         total, start = source.loc.new_zeros(self.count, *source.shape), 0
         for event, items, number in source.sources:
             factors, start = source.factors.detach()[start : start + number], start + number
@@ -63,7 +63,7 @@ class Draws:
         return total.detach()
 
     def _source(self, event: str, item: int, number: int, like: Tensor) -> Tensor:
-        """Return the draws of the sources of one item of an event, which several inputs may share."""
+        """Return the draws of one item's sources in an event, which several inputs can share."""
         if item < 0:
             return like.new_zeros(self.count, number)
         order = self.events.setdefault(event, len(self.events))
@@ -80,6 +80,6 @@ class Draws:
 
     def _draw(self, shape: Sequence[int], like: Tensor, item: int, number: int | None = None) -> Tensor:
         number = self.number if number is None else number
-        seed = hash((self.seed, number, item)) & (2**63 - 1)  # of integers: the same in every process
+        seed = hash((self.seed, number, item)) & (2**63 - 1)  # hash of integers: the same in every process
         generator = torch.Generator(like.device).manual_seed(seed)
         return torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=like.device)

@@ -1,4 +1,4 @@
-"""A watcher that collects in a pass of AP2 what is born where."""
+"""A watcher that collects, in an AP2 pass, what noise is born where."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ _LINEAR = (Kind.MOVES, Kind.LINEAR)
 class Following(Watcher):
     """Collects the births of a pass; it needs the autograd graph of the means.
 
-    With `tracked`, gradients may flow through the covariance to whatever the pass depends on.
+    With `tracked`, gradients can flow through the covariance to whatever the pass depends on.
     """
 
     enters_composites = True
@@ -31,11 +31,11 @@ class Following(Watcher):
         self.tracked = tracked
         self.births = Births()
         self.gates = Gates(tracked)
-        self.inputs = 0  # how many births are those of inputs: the first ones
+        self.inputs = 0  # how many of the births, the first ones, are the inputs'
         self.within = Within(self.births, self.gates)
 
     def enter(self, inputs: Sequence[Any], given: Sequence[Any]) -> None:
-        """Take the noise of the inputs, which the model is given as these values, as born with them."""
+        """Treat the noise of the inputs, which the model gets as these values, as born with them."""
         self.births, self.gates = Births(), Gates(self.tracked)
         self.within = Within(self.births, self.gates)
         for source, value in zip(inputs, given, strict=True):
@@ -48,11 +48,11 @@ class Following(Watcher):
         self.inputs = len(self.births.found)
 
     def before(self, call: Call) -> Call:
-        """Take the noise of values that live inside the model as born where an operation first meets them."""
+        """Treat the noise of values inside the model as born where an operation first meets them."""
         return self.within.entered(call)
 
     def after(self, call: Call, result: Any) -> Any:
-        """Remember what an operation bears; linear ones bear nothing."""
+        """Remember the noise that an operation adds; linear ones add none."""
         if isinstance(result, Joint):
             raise TypeError(
                 f"a Joint inside the model meets a Normal at {where()}, and its correlations cannot be followed there: "
@@ -102,7 +102,7 @@ class Following(Watcher):
 
 
 def noise_of(source: Any) -> dict[str, Any]:
-    """Return the noise of an input: of each unit for itself, and shared by the units of an item."""
+    """Return an input's noise: each unit's own, and what an item's units share."""
     if not isinstance(source, Joint):
         return {"own": source.variance}
     shared = {"factors": source.factors, "sources": source.sources, "batch_dim": source.batch_dim}
@@ -110,7 +110,7 @@ def noise_of(source: Any) -> dict[str, Any]:
 
 
 def marked(loc: Tensor) -> tuple[Tensor, Tensor]:
-    """Return means that a model may write to, and the tensor that births at them refer to."""
+    """Return means that a model can write to, and the tensor that births at them refer to."""
     if loc.requires_grad:
         return loc, loc
     loc = loc.detach().requires_grad_()
@@ -119,7 +119,7 @@ def marked(loc: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _is_joint(call: Call, result: Any) -> bool:
-    """Return whether a sum of values of one origin was evaluated as one function of it."""
+    """Return whether a sum of values with one origin was evaluated as one function of it."""
     return (
         isinstance(result, Independent)
         and result.origin is not None
@@ -128,7 +128,7 @@ def _is_joint(call: Call, result: Any) -> bool:
 
 
 def _common(call: Call, result: Any) -> tuple[int, ...]:
-    """Return the dimensions along which the noises of units have something in common."""
+    """Return the dimensions along which the units' noises have something in common."""
     if call.kind is Kind.NOISE:
         return tuple(dim % result.ndim for dim in call.operation.shared(call))
     if call.op == "softmax" and result.ndim:

@@ -1,7 +1,8 @@
-r"""Derivatives along the means only, without cutting those that training takes.
+r"""Derivatives along the means only, without cutting those that training needs.
 
-The adjoint asks how an output moves with a mean while every variance stays. So variances pass a gate that is closed
-while the adjoint runs. Afterwards it is open, so that the derivatives by parameters go through means *and* variances.
+The adjoint asks how an output moves with a mean while every variance stays fixed. So variances pass a gate that is
+closed while the adjoint runs. Afterwards it is open, so that derivatives by parameters go through means *and*
+variances.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ class Gates:
     """All gates of one pass, open or closed together."""
 
     def __init__(self, tracked: bool) -> None:
-        self.tracked = tracked  # gradients may be asked for later; otherwise the gates stay closed
+        self.tracked = tracked  # gradients may follow later; otherwise the gates stay closed
         self.closed = not tracked
 
     @contextlib.contextmanager
@@ -29,13 +30,13 @@ class Gates:
             self.closed = before
 
     def variance(self, x: Tensor) -> Tensor:
-        """Return a tensor through which the adjoint does not pass."""
+        """Return a tensor that blocks the adjoint."""
         if not x.requires_grad:
             return x
         return _Gate.apply(x, self, False) if self.tracked else x.detach()  # type: ignore[no-untyped-call]
 
     def detached(self, x: Tensor) -> Tensor:
-        """Return a tensor that only the adjoint passes: what a model detaches moves all the same."""
+        """Return a tensor that only the adjoint passes: what a model detaches still moves."""
         return _Gate.apply(x, self, True) if self.tracked else x  # type: ignore[no-untyped-call]
 
 

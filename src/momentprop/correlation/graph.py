@@ -1,4 +1,4 @@
-"""What the autograd graph of a pass depends on, and how much memory it holds."""
+"""What a pass's autograd graph depends on, and how much memory it holds."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -14,29 +14,29 @@ from momentprop.values import Independent
 
 
 class TooLarge(Exception):  # noqa: N818 (nobody outside sees it)
-    """The graph of a pass holds more memory than it may."""
+    """The graph of a pass exceeds its memory limit."""
 
 
 class Bounds(NamedTuple):
-    """How many bytes a pass may hold: its graph, and the probes of any one result."""
+    """How many bytes a pass may hold: its graph, and any one result's probes."""
 
     graph: int
     probes: int = sys.maxsize
 
 
 class Counting(Watcher):
-    """Counts the memory of a graph: of mean and variance of every result, and of as much that a derivative takes.
+    """Counts a graph's memory: every result's mean and variance, and as much again for its derivative.
 
-    The probes of a result count too, with the rests that are kept of them.
+    A result's probes count too, with the rests kept from them.
     """
 
     def __init__(self, bounds: Bounds | None) -> None:
         self.bounds = bounds
         self.bytes = 0
-        self.probes = 0  # the bytes of those of the largest result
+        self.probes = 0  # the bytes of the largest result's probes
 
     def after(self, call: Call, result: Any) -> Any:
-        """Count the memory of a result, and stop a pass that takes more than it may."""
+        """Count a result's memory, and stop a pass that exceeds the limit."""
         for value in result if isinstance(result, tuple | list) else (result,):
             if isinstance(value, Independent):
                 probes = sum(part.nbytes for part in value.parts[2:])
@@ -48,13 +48,13 @@ class Counting(Watcher):
 
 
 def depends_on(loc: Tensor, births: Births) -> bool:
-    """Return whether a tensor moves with anything that was born."""
+    """Return whether a tensor moves with any birth."""
     born = {birth.edge.node for birth in births.found}
     return any(node in born for node in _nodes([loc]))
 
 
 def has_foreign_leaves(means: Iterable[Tensor], births: Births) -> bool:
-    """Return whether means or births depend on a tensor that requires a gradient and is not one of our own."""
+    """Return whether means or births depend on a tensor that requires a gradient and is not ours."""
     own = births.leaves | {birth.edge.node for birth in births.found}
     noise = [x for birth in births.found for x in (birth.own, birth.shared, birth.factors) if x is not None]
     noise += [x for birth in births.found if birth.use is not None for x in birth.use.tensors]
@@ -62,7 +62,7 @@ def has_foreign_leaves(means: Iterable[Tensor], births: Births) -> bool:
 
 
 def _nodes(tensors: Iterable[Tensor]) -> Iterator[Any]:
-    """Yield the nodes of the graph behind some tensors, each of them once."""
+    """Yield the nodes of the graph behind some tensors, each once."""
     waiting = [get_gradient_edge(tensor).node for tensor in tensors if tensor.requires_grad]
     seen = set(waiting)
     while waiting:

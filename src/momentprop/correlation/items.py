@@ -1,4 +1,4 @@
-"""Where the items of a batch lie in a tensor: at one dimension, or folded into one with others."""
+"""Where a batch's items lie in a tensor: along one dimension, or folded into one with others."""
 
 import dataclasses
 import math
@@ -12,23 +12,23 @@ from momentprop.correlation.births import Birth
 
 
 class ItemsInteract(Exception):  # noqa: N818 (nobody outside sees it)
-    """The items of a batch have something in common, or lie where they cannot be told apart."""
+    """A batch's items have something in common, or lie where nothing tells them apart."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A way to see a tensor so that its items lie along a dimension of their own."""
+    """A view of a tensor in which its items have their own dimension."""
 
-    shape: tuple[int, ...]  # with the items apart
+    shape: tuple[int, ...]  # with the items in their own dimension
     axis: int  # of the items
-    axes: tuple[tuple[int, ...], ...]  # for every dimension of the tensor, what became of it
+    axes: tuple[tuple[int, ...], ...]  # what became of every dimension of the tensor
 
     def split(self, x: Tensor) -> Tensor:
-        """Return a tensor (..., *shape) with its items apart."""
+        """Return a tensor (..., *shape) with its items in their own dimension."""
         return x.reshape(*x.shape[: x.ndim - len(self.axes)], *self.shape)
 
     def items_first(self, x: Tensor) -> Tensor:
-        """Return what `split` gave of a tensor (m, *shape) as (items, m, units of an item)."""
+        """Return the `split` of a tensor (m, *shape) as (items, m, units of an item)."""
         moved = x.movedim(self.axis + 1, 0)
         return moved.flatten(2) if moved.ndim > 2 else moved.unsqueeze(-1)
 
@@ -37,7 +37,7 @@ class Place:
         return self.items_first(self.split(x).unsqueeze(0))[:, 0]
 
     def of(self, birth: Birth) -> Birth:
-        """Return a birth with its items apart: what units of several items share, each item has for itself."""
+        """Return a birth split into items: each item gets its own copy of what units of several items share."""
         along = tuple(axis for dim in birth.along for axis in self.axes[dim])
         tensors: dict[str, Any] = {}
         for name in ("own", "shared", "noise"):
@@ -53,7 +53,7 @@ def whole(shape: Sequence[int]) -> Place:
 
 
 def places(shape: Sequence[int], items: int) -> Iterator[Place]:
-    """Yield the ways in which a number of items can lie in a shape, those that are a dimension of their own first."""
+    """Yield the ways in which a number of items can lie in a shape, starting with a dimension of their own."""
     apart = [dim for dim, size in enumerate(shape) if size == items]
     for dim in apart:
         yield at(shape, dim, items)
@@ -64,18 +64,18 @@ def places(shape: Sequence[int], items: int) -> Iterator[Place]:
 
 
 def at(shape: Sequence[int], dim: int, items: int, before: int = 1) -> Place:
-    """Return the place of items that lie in one dimension, perhaps between others that are folded into it."""
+    """Return the place of items that lie in one dimension, perhaps with others folded around them."""
     split = (*shape[:dim], before, items, shape[dim] // (before * items), *shape[dim + 1 :])
     axes = [(d,) if d < dim else (d + 2,) for d in range(len(shape))]
     return Place(split, dim + 1, (*axes[:dim], (dim, dim + 2), *axes[dim + 1 :]))
 
 
 class Weighing:
-    r"""Finds the place of the items in tensors of derivatives, by a pass in which each item has another weight.
+    r"""Finds the items' place in tensors of derivatives, by a pass with a different weight for each item.
 
     The derivative $t$ of $\sum_b w_b \sum_c a_c y_{bc}$ must be $w_b \sum_c a_c g_c$ at the units of item $b$, with the
-    derivatives $g_c$ of $\sum_b y_{bc}$ that are there already. Otherwise the items interact. Errors are measured by
-    what they do to the outputs, so that rounding does not count where derivatives cancel.
+    known derivatives $g_c$ of $\sum_b y_{bc}$. Otherwise the items interact. We measure errors by their effect on the
+    outputs, so that rounding does not count where derivatives cancel.
     """
 
     def __init__(self, outputs: Tensor, variances: Tensor | None) -> None:
@@ -93,10 +93,10 @@ class Weighing:
         return (self.items.unsqueeze(1) * self.units).to(outputs.dtype)
 
     def places(self, found: Sequence[tuple[Birth, Tensor, Tensor]]) -> list[Place]:
-        """Return the place of the items in every birth, from its derivatives $g$ (units, *shape) and $t$."""
+        """Return the items' place in every birth, from its derivatives $g$ (units, *shape) and $t$."""
         first = [next(places(birth.shape, len(self.items)), None) for birth, _, _ in found]
         fits = [self._fits(place, *each) for place, each in zip(first, found, strict=True)]
-        known = torch.stack(fits).tolist() if fits else []  # one look at the device for all of them
+        known = torch.stack(fits).tolist() if fits else []  # one look at the device for all
         chosen = zip(first, known, found, strict=True)
         return [place if place is not None and fit else self._searched(*each) for place, fit, each in chosen]
 
@@ -107,7 +107,7 @@ class Weighing:
         raise ItemsInteract
 
     def _fits(self, place: Place | None, birth: Birth, rows: Tensor, weighed: Tensor) -> Tensor:
-        """Return whether the derivatives by the units of a birth fit to a place of the items."""
+        """Return whether the derivatives by a birth's units fit a place of the items."""
         if place is None:
             return torch.tensor(False, device=weighed.device)
         rows, noise = rows.detach().to(self.units.dtype), birth.variance.detach().to(self.units.dtype)

@@ -1,7 +1,7 @@
 r"""Which operations mix units, and which dimensions of their results are channels.
 
-An operation that adds or compares several random units treats them as independent, which is an error: its result needs
-a correction. Elementwise functions of one value need none: their moments are right if those of their input are.
+An operation that adds or compares several random units treats them as independent, so its result needs a correction.
+Elementwise functions of one value need none: their moments are right if their input's are.
 """
 
 from typing import Any
@@ -11,11 +11,11 @@ from momentprop.rules.attention.notes import Product
 from momentprop.values import Certain, Independent, Value
 
 _MIXING = (Kind.LINEAR, Kind.BILINEAR, Kind.MIXING)
-_HEADS = (-3, -1)  # of an attention, and their features
+_HEADS = (-3, -1)  # of attention, and their features
 
 
 def mixes(call: Call, result: Any) -> bool:
-    """Whether the operation mixes units; one on the elements at a place does so only if two values are random."""
+    """Whether the operation mixes units; one that acts place by place does so only if two values are random."""
     if not isinstance(result, Independent | Certain) or call.kind not in _MIXING:
         return False
     return not _is_pointwise(call) or (len(call.values) > 1 and call.values[0] is not call.values[1])
@@ -26,7 +26,7 @@ def _is_pointwise(call: Call) -> bool:
 
 
 def is_settled(result: Any) -> bool:
-    """Whether a result needs no correction: a function of one value, or scores and weights of an attention."""
+    """Whether a result needs no correction: a function of one value, or an attention's scores and weights."""
     if result.origin is not None:
         return True
     content = None if result.note is None else result.note.content
@@ -38,7 +38,7 @@ def is_settled(result: Any) -> bool:
 class Layout:
     """Finds the channels of results, as dimensions counted from the last.
 
-    A convolution determines the channels of its result. A sum of two values or an average does not; it follows the last
+    A convolution determines its result's channels. A sum of two values or an average does not; it follows the last
     operation whose result has the same number of dimensions.
     """
 

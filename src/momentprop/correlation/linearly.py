@@ -14,12 +14,12 @@ from momentprop.values import Uncertain
 
 
 class Linearly(Following):
-    """Takes the noise of inputs and random weights alone as born, in a pass of plain means."""
+    """Treats only the noise of inputs and random weights as born, in a pass of plain means."""
 
-    enters_composites = False  # plain means pass them at once
+    enters_composites = False  # plain means pass them in one step
 
     def enter(self, inputs: Sequence[Any], given: Sequence[Any]) -> None:
-        """Take the noise of the inputs as born with them."""
+        """Treat the inputs' noise as born with them."""
         self.births, self.gates = Births(), Gates(self.tracked)
         for source, value in zip(inputs, given, strict=True):
             if isinstance(source, Uncertain):
@@ -30,7 +30,7 @@ class Linearly(Following):
 
     @contextlib.contextmanager
     def on(self, replica: Replica) -> Iterator[None]:
-        """Take the noise of random weights as born with them."""
+        """Treat the random weights' noise as born with them."""
         for given, value in replica.values:
             value.loc, birth = marked(value.loc)
             self.within.add(value, birth, given)
@@ -38,11 +38,11 @@ class Linearly(Following):
         yield
 
     def before(self, call: Call) -> Call:
-        """Let a call be what it is."""
+        """Leave a call as it is."""
         return call
 
     def after(self, call: Call, result: Any) -> Any:
-        """Refuse noise inside the model, which a Jacobian by the inputs does not know."""
+        """Refuse noise inside the model, which a Jacobian by the inputs does not see."""
         if call.operation.acts(call):
             raise ValueError(
                 f"method='linear' follows the noise of the inputs only, but {call.op!r} at {where()} adds noise of its "

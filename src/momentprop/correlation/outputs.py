@@ -1,4 +1,4 @@
-"""The outputs of a pass as `Joint` values, whose covariance is computed when it is first asked for."""
+"""The outputs of a pass as `Joint` values, whose covariance is computed on first use."""
 
 import functools
 import threading
@@ -19,21 +19,21 @@ from momentprop.values.structures import leaves_of
 
 @dataclass(frozen=True)
 class Output:
-    """A value among the outputs, and the units of it that are followed."""
+    """A value among the outputs, and its units that are followed."""
 
     place: int  # among the values
     dim: int | None  # along which its items lie
     chosen: Any = None
 
     def shown(self, loc: Tensor) -> Tensor:
-        """Return the means of the units that are followed, in the shape that the user sees."""
+        """Return the means of the followed units, in the shape that the user sees."""
         if self.chosen is None:
             return loc
         flat = self._flat(loc)[:, self.chosen]
         return flat[0] if self.dim is None else flat
 
     def rows(self, loc: Tensor) -> Tensor:
-        """Return the means of the units that are followed, as (items, units)."""
+        """Return the means of the followed units, as (items, units)."""
         flat = self._flat(loc)
         return flat if self.chosen is None else flat[:, self.chosen].reshape(len(flat), self._count(flat))
 
@@ -52,11 +52,11 @@ class Output:
 
 
 Group = Sequence[Output]
-"""Outputs whose covariance is computed at once, so that they know what they share."""
+"""Outputs whose covariance is computed together, so that they know what they share."""
 
 
 def as_index(chosen: Any, loc: Tensor) -> Any:
-    """Return what chooses units of an item as an index of its flattened units."""
+    """Return a choice of an item's units as an index into its flattened units."""
     if isinstance(chosen, Tensor):
         return chosen.to(loc.device).flatten() if chosen.dtype == torch.bool else chosen.to(loc.device)
     return chosen
@@ -74,7 +74,7 @@ def values_of(output: Any) -> list[Any]:
 
 
 def logits_of(leaf: Any) -> Any:
-    """Return the random logits of a class posterior, which follow correlations, or anything else itself."""
+    """Return a class posterior's random logits, which follow correlations; return anything else unchanged."""
     return leaf.scores if isinstance(leaf, Categorical) and leaf.scores is not None else leaf
 
 
@@ -84,7 +84,7 @@ def means_of(output: Any) -> list[Tensor]:
 
 
 class Lazy:
-    """What the backward passes give, computed when it is first asked for; the graph is let go afterwards."""
+    """The backward passes' results, computed on first use; the graph is freed afterwards."""
 
     def __init__(self, compute: Callable[[], Followed], otherwise: Callable[[], Followed] | None = None) -> None:
         self.compute: Callable[[], Followed] | None = compute
@@ -92,7 +92,7 @@ class Lazy:
         self.lock = threading.RLock()
 
     def __call__(self) -> Followed:
-        """Return what the backward passes give."""
+        """Return the backward passes' results."""
         with self.lock, torch.inference_mode(False):
             if self.compute is not None:
                 try:
@@ -106,7 +106,7 @@ class Lazy:
 
     @functools.cached_property
     def factors(self) -> Tensor:
-        """The factors of all units of an item, (items, sources, units): by the sources of inputs, and by new ones."""
+        """The factors of all units of an item, (items, sources, units): by the inputs' sources, and by new ones."""
         found = self()
         with torch.inference_mode(False):
             moved = [part.to(found.covariance.dtype) for part in found.moved.values()]
@@ -119,9 +119,9 @@ class Lazy:
 def joined(
     group: Group, means: Sequence[Tensor], lazy: Lazy, brought: Sources, tracked: bool
 ) -> Iterator[tuple[int, Joint]]:
-    """Yield the places of the outputs of a group, and the `Joint` of each; all share their sources.
+    """Yield the places of a group's outputs, and the `Joint` of each; all share their sources.
 
-    `brought` are the sources of inputs, in the order in which `lazy` has them.
+    `brought` are the inputs' sources, in the order of `lazy`.
     """
     flat = rows(group, means)
     sources = (*brought, *new_event(flat.shape[1], len(flat)))

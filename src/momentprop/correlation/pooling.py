@@ -1,11 +1,11 @@
-r"""What the probes of a value say of its variances, pooled over the units of an item as far as the noise asks for.
+r"""What a value's probes say about its variances, pooled over an item's units as far as the noise requires.
 
-The mean of $h^2$ over $K$ probes is an unbiased estimate of a unit's variance, but has an error of $\sqrt{2/K}$. The
-sums over all units of an item, and over those of one of its channels, have less. So the variance by AP2 is multiplied
-by the ratio of the sums of an item, then by that of a channel, then by that of a unit. The logarithm of each of the
-latter two has the known noise $\psi'(a)$, where $2a$ is the number of degrees of freedom, and is shrunk by
-$\tau^2/(\tau^2 + \psi')$ (empirical Bayes), $\tau^2$ being its variance within the item, less the noise. The sums stay
-as they are: so the total variance of an item has no bias.
+The mean of $h^2$ over $K$ probes is an unbiased estimate of a unit's variance, but has an error of $\sqrt{2/K}$. Sums
+over all units of an item, or of one of its channels, have less. So we multiply AP2's variance by the ratio of the sums
+for the item, then for the channel, then for the unit. The logarithm of each of the latter two has the known noise
+$\psi'(a)$, where $2a$ is the number of degrees of freedom, and is shrunk by $\tau^2/(\tau^2 + \psi')$ (empirical
+Bayes), where $\tau^2$ is its variance within the item minus the noise. The sums stay as they are, so an item's total
+variance has no bias.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from torch import Tensor
 
 
 def ratio(variance: Tensor, probes: Tensor, item: int | None, channels: Sequence[int]) -> Tensor:
-    """Return by how much the variances are to be multiplied.
+    """Return the factors for the variances.
 
     Args:
         variance: by AP2.
         probes: of shape (K, *shape).
-        item: the dimension along which items lie, or None if there is one item.
+        item: the dimension of items, or None if there is only one item.
         channels: the dimensions of the channels.
     """
     wide = torch.promote_types(variance.dtype, torch.float32)
@@ -58,7 +58,7 @@ def shrunk(shift: Tensor, noise: Tensor, variance: Tensor, item: int | None) -> 
 def _shrunk(
     seen: Tensor, expected: Tensor, so_far: Tensor, shape: Tensor, within: Sequence[int], group: Sequence[int]
 ) -> Tensor:
-    """Return factors for parts of an item, which leave the sums over a group of them as they are."""
+    """Return factors for parts of an item that leave the sums over a group of parts unchanged."""
     expected = expected * so_far
     known = (seen > 0) & (expected > 0)
     logs = torch.where(known, seen, 1.0).log() - torch.where(known, expected, 1.0).log()
@@ -83,7 +83,7 @@ def _shape_of(by_probe: Tensor, within: Sequence[int]) -> Tensor:
 
 
 def variance_of_draws(draws: Tensor, mean: Tensor) -> Tensor:
-    """Return the unbiased variance along the first dimension: `var` adds numbers that lie apart one by one."""
+    """Return the unbiased variance along the first dimension: `var` is slow for numbers that lie apart in memory."""
     return (draws - mean).square_().sum(0) / (len(draws) - 1)
 
 
@@ -92,6 +92,6 @@ def _summed(x: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def _over(one: Tensor, other: Tensor) -> Tensor:
-    """Return a ratio, and one for nothing over nothing."""
+    """Return a ratio, with one for zero over zero."""
     some = other > 0
     return torch.where(some, one / torch.where(some, other, 1.0), 1.0)

@@ -1,8 +1,8 @@
-r"""A watcher that lets random directions, the *probes*, travel beside the values of a pass, and corrects AP2 by them.
+r"""A watcher that carries random directions, the *probes*, along with a pass's values, and corrects AP2 by them.
 
-AP2 takes the units that an operation mixes as independent. The probes of a value know better: see `values.probed`. So
-after each operation that mixes units its variances are corrected by what the probes say of an item, a channel and a
-unit (`pooling`), and its mean by what they say of products, attention, normalization and maxima (`carrying`).
+AP2 treats the units that an operation mixes as independent. A value's probes know better: see `values.probed`. So after
+each operation that mixes units, the probes correct its variances for the item, the channel and the unit (`pooling`),
+and its mean for products, attention, normalization and maxima (`carrying`).
 """
 
 import dataclasses
@@ -27,9 +27,9 @@ _EXTREMES = ("max", "min")  # in the names of operations
 
 
 class Probing(Watcher):
-    """Fills in the probes of every result, and corrects means and variances where units are mixed.
+    """Fills in every result's probes, and corrects means and variances where units are mixed.
 
-    After a `following` watcher, it gives the births that this one collects the draws of their noise, for `bending`.
+    After a `following` watcher, it adds draws of their noise to the births that watcher collects, for `bending`.
     """
 
     enters_composites = True
@@ -54,12 +54,12 @@ class Probing(Watcher):
                 value.carry(self.draws.of_input(source, value))
 
     def before(self, call: Call) -> Call:
-        """Note what was born before."""
+        """Note how much was born before."""
         self.born = len(self._births)
         return call
 
     def after(self, call: Call, result: Any) -> Any:
-        """Fill in the probes of a fresh result, and correct it."""
+        """Fill in a fresh result's probes, and correct it."""
         if any(result is value for value in call.values):
             return result
         with torch.no_grad():
@@ -85,7 +85,7 @@ class Probing(Watcher):
             result.note = note_with(result.note, result)  # type: ignore[misc]
 
     def _correct(self, call: Call, result: Probed, found: Carried, channels: Sequence[int]) -> None:
-        """Correct mean and variance; the variance of attention scores is that of the factors which they note."""
+        """Correct mean and variance; for attention scores, correct the variance of the factors they note."""
         item, variance = self.draws.item(result.shape), result.variance.detach()
         shift = factor = None
         if found.shift is not None and found.noise is not None:
@@ -99,8 +99,7 @@ class Probing(Watcher):
     def _bent(self, birth: Birth, call: Call, result: Probed, found: Carried, channels: Sequence[int]) -> Birth:
         """Return a birth with the probes' draws of it.
 
-        Windows that overlap have their maxima in common: they bear less than under independence, and the draws say how
-        much.
+        Overlapping windows share maxima: they add less noise than independent ones, and the draws say how much.
         """
         rests = _rests(call, result, found.probes) if found.rests is None else found.rests - found.rests.mean(0)
         rests = rests.to(result.dtype)
@@ -124,7 +123,7 @@ class Probing(Watcher):
 
 
 def _rests(call: Call, result: Probed, probes: Tensor) -> Tensor:
-    """Return what does not move linearly in the probes of a function of each element of one value, less its mean."""
+    """Return the nonlinear part of the probes of an elementwise function of one value, minus its mean."""
     value: Any = call.values[0]
     loc = value.loc
     if len({id(each) for each in call.values}) > 1:

@@ -10,11 +10,11 @@ from momentprop.torch_compat.modules import BatchNorm
 from momentprop.values import Joint
 
 FACTORIZED = "`covariance=False` for AP2 as in the paper, which takes units as independent"
-"""What remains where correlations cannot be followed."""
+"""The alternative where correlations cannot be followed."""
 
 
 def require_alike(inputs: Sequence[Joint], batch_dim: int | None) -> None:
-    """Refuse inputs whose items lie elsewhere, or share sources with other items of another input."""
+    """Refuse inputs whose items lie elsewhere, or share sources with different items of another input."""
     items: dict[str, tuple[int, ...]] = {}
     for x in inputs:
         if batch_dim is not None and x.batch_dim not in (None, batch_dim % x.ndim):
@@ -30,7 +30,7 @@ def require_alike(inputs: Sequence[Joint], batch_dim: int | None) -> None:
 
 
 def require_same(found: Tensor, wanted: Tensor) -> None:
-    """Refuse items that have other means alone than in their batch."""
+    """Refuse items whose means alone differ from those in their batch."""
     slack = 1e3 * torch.finfo(found.dtype).eps
     largest = float(wanted.detach().abs().max()) if wanted.numel() else 0.0
     if not torch.allclose(found.detach(), wanted.detach(), rtol=slack, atol=slack * largest):
@@ -42,7 +42,7 @@ def require_same(found: Tensor, wanted: Tensor) -> None:
 
 
 def refuse_batch_statistics(model: Any) -> None:
-    """Refuse a model that takes the statistics of its batch."""
+    """Refuse a model that uses batch statistics."""
     for module in model.modules() if isinstance(model, nn.Module) else ():
         if isinstance(module, BatchNorm) and (module.training or module.running_mean is None):
             raise ValueError(

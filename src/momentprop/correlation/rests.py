@@ -1,4 +1,4 @@
-r"""The variance of what an operation bears: $r = \sigma'^2 - (J \circ J)\,v$ with the Jacobian $J$ of its mean."""
+r"""The variance of an operation's new noise: $r = \sigma'^2 - (J \circ J)\,v$ with the Jacobian $J$ of its mean."""
 
 import functools
 import itertools
@@ -13,16 +13,16 @@ from momentprop.dispatch.rule_table import apply
 from momentprop.values import Independent
 
 FEWEST, MOST = 8, 64
-"""The number of directions by which the rest of a mixing operation is estimated: of a large one, and of a small one."""
+"""The number of directions that estimate a mixing operation's rest: for a large one and a small one."""
 
 _TOGETHER = 1 << 14
-"""The most elements of a result, on a CPU, whose directions are taken at once."""
+"""The most elements of a result on a CPU for which directions run together."""
 
 _STEPS = 12
 
 
 class Rest(NamedTuple):
-    """What is born at the units of a result, and how they move with their source, if each is a function of one unit."""
+    """The noise born at a result's units, and how they move with their source, if each is a function of one unit."""
 
     variance: Any
     source: Tensor | None = None
@@ -30,7 +30,7 @@ class Rest(NamedTuple):
 
 
 def rest(call: Call, result: Any, tracked: bool) -> Rest:
-    """Return what is born at the units of a result."""
+    """Return the noise born at a result's units."""
     source = _one_source(call, result)
     if source is not None:
         loc, variance = source
@@ -44,7 +44,7 @@ def rest(call: Call, result: Any, tracked: bool) -> Rest:
 
 
 def _one_source(call: Call, result: Any) -> tuple[Tensor, Tensor] | None:
-    """Return mean and variance of the units that the result is an elementwise function of, if it is."""
+    """If the result is an elementwise function of some units, return their mean and variance."""
     values = list(dict.fromkeys(call.values))
     pointwise = call.kind is Kind.ELEMENTWISE or call.operation.pointwise is not None
     if call.kind is Kind.NOISE:
@@ -58,7 +58,7 @@ def _one_source(call: Call, result: Any) -> tuple[Tensor, Tensor] | None:
 
 
 def _slope(result: Tensor, source: Tensor, tracked: bool) -> Tensor:
-    """Return the derivative of each element of a result by the element of the source at its place."""
+    """Return the derivative of each element of a result by the source's element at the same place."""
     ones = torch.ones_like(result)
     found: Any = torch.autograd.grad(result, source, ones, retain_graph=True, create_graph=tracked, allow_unused=True)
     return torch.zeros_like(source) if found[0] is None else found[0]
@@ -76,10 +76,10 @@ def _of_product(call: Call) -> Any:
 
 
 def of_shared_draw(call: Call) -> Any:
-    r"""Return by how much one draw moves the units that share it, when their inputs are certain.
+    r"""Return by how much one draw moves the units that share it, for certain inputs.
 
-    A dropped unit becomes a constant $a$ (zero but for alpha dropout), so that a draw moves a unit by a multiple of
-    $\mu - a$. The part of the noise that is proportional to the noise of the inputs stays with each unit.
+    A dropped unit becomes a constant $a$ (zero, except for alpha dropout), so a draw moves a unit by a multiple of
+    $\mu - a$. The part of the noise that is proportional to the inputs' noise stays with each unit.
     """
     x = call.values[0]
     spread = apply(call.of(x.of(x.loc, torch.zeros_like(x.variance)))).stddev
@@ -89,7 +89,7 @@ def of_shared_draw(call: Call) -> Any:
 def summing_to_zero(variance: Tensor, along: tuple[int, ...]) -> Tensor:
     r"""Return $q$ such that noises of covariance $\mathrm{diag}(q) - qq^\top / \sum q$ have the given variance.
 
-    Solves $q_i (1 - q_i / \sum q) = v_i$ by iteration, with no $q_i$ above half of the sum.
+    Solves $q_i (1 - q_i / \sum q) = v_i$ by iteration, with no $q_i$ above half the sum.
     """
     q = variance.clamp(min=0.0)
     v = q
@@ -106,9 +106,9 @@ def _mean(x: Any) -> Any:
 def _estimated(call: Call, result: Any, tracked: bool) -> Tensor:
     r"""Return the rest by directions: the mean of $(J\sqrt v\,\omega)^2$ over signs $\omega$ tends to $(J \circ J)v$.
 
-    The signs are rows of a Hadamard matrix, one column for each unit of a block, as the units of a window or of a row
-    that is normalized. If the matrix is large enough, this is exact. Otherwise it is taken as a share of the variance,
-    pooled over the units of an item, where it is not negative.
+    The signs are rows of a Hadamard matrix, one column for each unit of a block, such as a window or a normalized row.
+    If the matrix is large enough, this is exact. Otherwise we take the rest as a share of the variance, pooled over an
+    item's units, where it is not negative.
     """
     values: Sequence[Any] = [value for value in dict.fromkeys(call.values) if value.loc.requires_grad]
     if not values:
@@ -133,7 +133,7 @@ def _estimated(call: Call, result: Any, tracked: bool) -> Tensor:
 
 
 def _depend(values: Sequence[Any]) -> bool:
-    """Return whether one of some values was computed from another, so that its mean moves with the other's."""
+    """Return whether one of these values was computed from another, so that its mean moves with the other's."""
     for first, second in itertools.permutations(values, 2):
         ones = torch.ones_like(first.loc)
         found = torch.autograd.grad(first.loc, second.loc, ones, retain_graph=True, allow_unused=True)
@@ -143,7 +143,7 @@ def _depend(values: Sequence[Any]) -> bool:
 
 
 def _apart(call: Call, result: Any, values: Sequence[Any]) -> tuple[Tensor, Sequence[Any]]:
-    """Return the mean once more, by values that do not move with each other, and these values."""
+    """Recompute the mean from values that do not move with each other; return it and these values."""
     aliases = {id(value): value.of(value.loc.view_as(value.loc), value.variance) for value in values}
     again = apply(call.of(*(aliases.get(id(value), value) for value in call.values)))
     if not isinstance(again, Independent) or again.shape != result.shape:
@@ -159,7 +159,7 @@ class _Columns(NamedTuple):
 
 
 def _columns(call: Call, value: Any) -> _Columns:
-    """Return the blocks of units that an operation mixes: units, windows, dimensions, or else whole items."""
+    """Return the blocks of units that an operation mixes: units, windows, dimensions, or whole items."""
     shape = value.shape
     if call.operation.pointwise is not None or getattr(call.operation, "diagonal", False):
         return _counted(shape, {}, value.loc)
@@ -173,7 +173,7 @@ def _columns(call: Call, value: Any) -> _Columns:
 
 
 def _counted(shape: torch.Size, sides: dict[int, int], like: Tensor) -> _Columns:
-    """Return the places of units that are counted along some dimensions, from zero again after some steps."""
+    """Return units' places, counted along some dimensions and restarting from zero after some steps."""
     place, size = torch.zeros((), dtype=torch.long, device=like.device), 1
     for dim, side in sides.items():
         steps = torch.arange(shape[dim], device=like.device) % side
@@ -206,7 +206,7 @@ def _pushed(loc: Tensor, values: Sequence[Any], places: Sequence[Tensor], count:
         if loc.is_cpu and loc.numel() > _TOGETHER:  # programs take one at a time
             return torch.stack([pull(each)[0] for each in zip(*along, strict=True)])
         return pull(along, is_grads_batched=True)[0]
-    except RuntimeError:  # a derivative that `vmap` does not know
+    except RuntimeError:  # a derivative that `vmap` does not support
         return torch.stack([pull(each)[0] for each in zip(*along, strict=True)])
 
 

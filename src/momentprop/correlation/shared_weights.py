@@ -1,10 +1,10 @@
-r"""Random weights, each of which is one source of noise for all items and positions.
+r"""Random weights, each one source of noise for all items and positions.
 
-The outputs of an item move with a weight by $G$, the sum over all places where the item meets the weight, and its
-noise adds $G\,\mathrm{diag}(r)\,G^\top$ to their covariance. A backward pass gives the derivatives of the outputs by
-the results of the operations that weights enter. From these and the inputs of the operations $G$ follows for every
-item, as in a backward pass of its own. Where a layer has few positions, as in a perceptron, no $G$ is needed: the noise
-of the weights acts as noise of the results, common to the positions.
+The outputs of an item move with a weight by $G$, the sum over all places where the item meets the weight, and its noise
+adds $G\,\mathrm{diag}(r)\,G^\top$ to their covariance. A backward pass gives the outputs' derivatives by the results of
+the operations that weights enter. From these and the operations' inputs, $G$ follows for every item, as if it had its
+own backward pass. Where a layer has few positions, as in a perceptron, we need no $G$: the weights' noise acts as noise
+of the results that all positions share.
 """
 
 import functools
@@ -22,7 +22,7 @@ from momentprop.values import Certain, Independent
 from momentprop.values.sources import Segment, Sources
 
 MEMORY = 2**28
-"""The most bytes of derivatives by weights that are held at once, unless those of one item take more."""
+"""The most bytes of derivatives by weights to hold at once, unless one item's take more."""
 
 _LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
 _PARAMETERS = ("weight", "bias")
@@ -32,12 +32,12 @@ _PARAMETERS = ("weight", "bias")
 class Weight:
     """A random weight that a pass has met."""
 
-    value: Any  # that stands for it in the pass
-    loc: Tensor  # where its noise is born if need be
-    own: Tensor  # the variance of each element for itself
+    value: Any  # its stand-in in the pass
+    loc: Tensor  # where its noise is born, if necessary
+    own: Tensor  # each element's own variance
     factors: Tensor | None = None  # of a `Joint`, by its sources
     sources: Sources = ()
-    by_graph: bool = False  # an operation is met whose derivative by the weight of an item autograd alone knows
+    by_graph: bool = False  # it enters an operation whose derivative by an item's weight only autograd knows
 
     @property
     def variance(self) -> Tensor:
@@ -49,17 +49,17 @@ class Weight:
 class Use:
     """One operation that random weights enter."""
 
-    call: Call  # with tensors in the places of the values
+    call: Call  # with tensors in place of the values
     weights: dict[str, Weight]  # by parameter
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The tensors that the noise of the result depends on."""
+        """The tensors that the result's noise depends on."""
         return [self.call.given("input"), *(weight.own for weight in self.weights.values())]
 
     @property
     def noise(self) -> Tensor:
-        """The variance that the weights give to the units of the result."""
+        """The variance that the weights give the result's units."""
         given = {"weight": torch.zeros_like(self.call.given("weight")), "bias": None}
         given |= {name: weight.variance for name, weight in self.weights.items()}
         return self.call.replaced({"input": self.call.given("input").square(), **given}).on()  # type: ignore[no-any-return]
@@ -75,15 +75,15 @@ class Use:
 
     @property
     def size(self) -> int:
-        """The number of elements that all positions of all items see, about."""
+        """About the number of elements that all positions of all items see."""
         weight = self.call.given("weight")
         return int(self.call.given("input").numel() * weight[0].numel() // max(weight.shape[1], 1))
 
 
 class Seen(NamedTuple):
-    """What a layer sees of its input, and the derivatives of the outputs by its results.
+    """What a layer sees of its input, and the outputs' derivatives by its results.
 
-    The channels of a convolution may be in groups; otherwise there is one.
+    A convolution's channels can be in groups; otherwise there is one group.
     """
 
     inputs: Tensor  # shape: (items, groups, positions, elements)
@@ -99,14 +99,14 @@ class Seen(NamedTuple):
 
     @property
     def is_short(self) -> bool:
-        """Whether there are so few positions that pairs of them are fewer than elements of the derivatives."""
+        """Whether there are fewer pairs of positions than elements of the derivatives."""
         units, positions = self.slopes.shape[1], self.slopes.shape[-1]
         return positions * positions < units * (positions + units)
 
     def covariance(self, own: Tensor) -> Tensor:
         r"""Return what a matrix or kernel adds, $\sum g_p\,(x_p\,\mathrm{diag}(v)\,x_q)\,g_q$ over pairs of positions.
 
-        So weights at one position act as noise of their units.
+        So weights at one position act as noise of its units.
         """
         pairs = self.inputs.unsqueeze(3) * self.inputs.unsqueeze(2)
         common = pairs @ own.unflatten(0, (pairs.shape[1], -1)).flatten(2).mT.unsqueeze(1)
@@ -117,7 +117,7 @@ class Seen(NamedTuple):
 
 
 class Met(NamedTuple):
-    """A use with the derivatives of the outputs by its result, (units, *shape) with the items apart."""
+    """A use, and the outputs' derivatives by its result, (units, *shape) split into items."""
 
     use: Use
     place: Place
@@ -125,7 +125,7 @@ class Met(NamedTuple):
 
 
 def use_of(call: Call, weights: dict[int, Weight], tracked: bool) -> Use | None:
-    """Return how random weights enter a call, or None if it is not known how each item moves with them."""
+    """Return how random weights enter a call, or None if it is unknown how each item moves with them."""
     named = {name: weights[id(call.given(name))] for name in _PARAMETERS if id(call.given(name)) in weights}
     if call.op not in _LAYERS or len(named) != len(set(map(id, call.values)) & set(weights)):
         return None
@@ -143,9 +143,9 @@ def _mean(x: Any, tracked: bool) -> Any:
 
 
 def plus_weights(total: Tensor, met: Sequence[Met], moved: dict[Segment, Tensor]) -> Tensor:
-    """Return a covariance (items, units, units) with what random weights add.
+    """Return a covariance (items, units, units) that includes what random weights add.
 
-    `moved` is what sources of weights move otherwise, (items, units, sources).
+    `moved` is what the weights' sources move elsewhere, (items, units, sources).
     """
     uses: dict[Weight, list[tuple[str, Met]]] = {}
     for each in met:
@@ -162,7 +162,7 @@ def plus_weights(total: Tensor, met: Sequence[Met], moved: dict[Segment, Tensor]
 def _of_weight(
     weight: Weight, uses: Sequence[tuple[str, Met]], total: Tensor, moved: dict[Segment, Tensor]
 ) -> Iterator[Tensor]:
-    """Yield what a weight adds to the covariance, for some items at a time; add to what its sources move."""
+    """Yield what a weight adds to the covariance, a few items at a time; add to what its sources move."""
     items, units, _ = total.shape
     own = weight.own.expand_as(weight.value.loc).to(total.dtype)
     held = units * own.numel() + max(each.use.size + each.slopes.numel() for _, each in uses) // items
@@ -191,12 +191,12 @@ def add(moved: dict[Segment, Tensor], segment: Segment, part: Tensor) -> None:
 
 
 def _by_items(met: Met) -> tuple[Tensor, Tensor]:
-    """Return the inputs of an operation and the derivatives by its result, with the items first."""
+    """Return an operation's inputs and the derivatives by its result, with items first."""
     place, x = met.place, met.use.call.given("input")
     slopes = _merged(met.slopes.movedim(place.axis + 1, 0), place, 2)
-    if len(place.shape) == x.ndim + 1:  # all is one item
+    if len(place.shape) == x.ndim + 1:  # everything is one item
         return x.unsqueeze(0), slopes
-    dim = place.axis - 1  # the dimension of the tensor that holds the items
+    dim = place.axis - 1  # the tensor's dimension that holds the items
     if dim > (x.ndim - 2 if met.use.call.op == "linear" else 0):
         raise ItemsInteract
     before, items, after = place.shape[dim : dim + 3]
@@ -205,7 +205,7 @@ def _by_items(met: Met) -> tuple[Tensor, Tensor]:
 
 
 def _merged(x: Tensor, place: Place, first: int) -> Tensor:
-    """Return a tensor whose items were moved to the front, with what lay around them as one dimension."""
+    """Return a tensor with its items moved to the front, and what lay around them as one dimension."""
     if place.axis == 0:
         return x
     dim = first + place.axis - 1

@@ -1,4 +1,4 @@
-"""Means whose derivative is known, so that each backward pass multiplies by it and evaluates no kernel again."""
+"""Means with a known derivative, so that each backward pass multiplies by it and evaluates no kernel again."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from torch import Tensor, autograd
 
 
 def sloped(loc: Tensor, source: Tensor, slope: Tensor) -> Tensor:
-    """Return means that move with those of a source at the same places, by these slopes and by nothing else."""
+    """Return means that move only with a source's means at the same places, by these slopes."""
     return _Sloped.apply(source, loc.detach(), slope)  # type: ignore[no-untyped-call, no-any-return]
 
 

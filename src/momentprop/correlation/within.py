@@ -1,4 +1,4 @@
-"""Random values that live inside a model, such as random weights: their noise is born where an operation meets them."""
+"""Random values inside a model, such as random weights: their noise is born where an operation meets them."""
 
 from typing import Any
 
@@ -14,29 +14,29 @@ from momentprop.values import Independent, Joint
 
 
 class Within:
-    """The values that a pass has met and that it has not made itself, each with the one that stands for it.
+    """The values that a pass has met but not made, each with its stand-in.
 
-    In a layer they are taken as weights, whose noise comes with the result of the layer: see `shared_weights`. Met by
-    any other operation, it is born at the value, which makes the items of a batch interact.
+    A layer treats them as weights, whose noise comes with the layer's result: see `shared_weights`. If any other
+    operation meets one, its noise is born at the value, which makes a batch's items interact.
     """
 
     def __init__(self, births: Births, gates: Gates) -> None:
         self.births, self.gates = births, gates
-        self.made: dict[int, tuple[Tensor, Any]] = {}  # by the tensor of means, which must live on for its id
-        self.weights: dict[int, Weight] = {}  # by the value that stands for one
-        self.use: Use | None = None  # of weights in the operation that runs
+        self.made: dict[int, tuple[Tensor, Any]] = {}  # by the tensor of means, kept alive for its id
+        self.weights: dict[int, Weight] = {}  # by its stand-in
+        self.use: Use | None = None  # of weights in the running operation
 
     def __bool__(self) -> bool:
         return any(weight.by_graph for weight in self.weights.values())
 
     def known(self, value: Any) -> None:
-        """Note that a value is an input or was made by the pass."""
+        """Note that a value is an input or that the pass made it."""
         value.followed = self.gates
 
     def entered(self, call: Call) -> Call:
-        """Return a call with values whose noise is born, in the place of those that were not met before.
+        """Return a call in which values not met before are replaced by ones whose noise is born.
 
-        The values of the model stay as they are. One that is met twice has its noise once.
+        The model's values stay as they are. One met twice has its noise once.
         """
         self.use = None
         values = [self._entered(value) for value in call.values]
@@ -56,7 +56,7 @@ class Within:
                 self.births.add(weight.loc, own=weight.own, of_weight=True, **shared)
 
     def add(self, value: Any, loc: Tensor, given: Any) -> None:
-        """Add a weight: the value that stands for it, its means in the graph, and as what it was given."""
+        """Add a weight: its stand-in, its means in the graph, and the original value."""
         noise = (given.own, given.factors, given.sources) if isinstance(given, Joint) else (given.variance,)
         self.weights[id(value)] = Weight(value, loc, *noise)
 

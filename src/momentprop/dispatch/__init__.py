@@ -1,7 +1,7 @@
 """Dispatch: the table of operations and rules, and the one way from an operation to its rule.
 
-`rule_table` holds the rows, `kinds` says what kinds of maps there are, `registry` registers operations by their kind,
-`dispatcher` finds and runs a rule, `context` is what runs around it.
+`rule_table` holds the rows, `kinds` defines the kinds of maps, `registry` registers operations by kind, `dispatcher`
+finds and runs a rule, and `context` is what runs around it.
 """
 
 from momentprop.dispatch.call import Call

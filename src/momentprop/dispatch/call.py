@@ -12,10 +12,10 @@ _MAY_HOLD_VALUES = (Operand, list, tuple)
 
 
 class Call:
-    """An operation with its arguments, some of which are values: what the rule of a kind is given.
+    """An operation with its arguments, some of which are values: the argument of a kind's rule.
 
-    A rule of a kind knows nothing of the operation but its kind. It asks the call for the operation's action on other
-    tensors: `call.on(*tensors)` is torch's own function with tensors in the places of the values.
+    A kind's rule knows nothing of the operation but its kind. It asks the call for the operation's action on other
+    tensors: `call.on(*tensors)` is torch's own function with tensors in place of the values.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Call:
 
     @property
     def kind(self) -> Any:
-        """The kind of map that the operation is for these arguments."""
+        """The operation's kind of map for these arguments."""
         return self.operation.kind_of(self)
 
     @property
@@ -50,7 +50,7 @@ class Call:
         )
 
     def given(self, name: str, default: Any = None) -> Any:
-        """Return the argument of a parameter."""
+        """Return a parameter's argument."""
         if name in self.kwargs:
             return self.kwargs[name]
         position = self.operation.positions.get(name)
@@ -59,7 +59,7 @@ class Call:
     def replaced(self, new: Mapping[str, Any]) -> "Call":
         """Return the call with other arguments for some parameters."""
         args, kwargs = list(self.args), dict(self.kwargs)
-        same = True  # whether the values are those of this call, so that nobody has to search them
+        same = True  # whether the values are this call's own, so that nobody has to search for them
         for name, argument in new.items():
             if isinstance(argument, _MAY_HOLD_VALUES) or isinstance(self.given(name), _MAY_HOLD_VALUES):
                 same = False
@@ -71,23 +71,23 @@ class Call:
         return Call(self.operation, args, kwargs, self.values if same else None)
 
     def on(self, *tensors: Any) -> Any:
-        """Apply torch's own function to tensors in the places of the values, in their order."""
+        """Apply torch's own function to tensors in place of the values, in order."""
         if self.leads:
             return self.operation.plain(tensors[0], *self.args[1:], **self.kwargs)
         args, kwargs = self.filled(tensors)
         return self.operation.plain(*args, **kwargs)
 
     def of(self, *values: Any) -> "Call":
-        """Return the call with other values, perhaps of another type, in the places of the values."""
+        """Return the call with other values, perhaps of another type, in place of its own."""
         args, kwargs = self.filled(values)
         return Call(self.operation, args, kwargs)
 
     def each(self, function: Callable[[Tensor], Tensor]) -> "Call":
-        """Return the call with a function applied to every tensor and to the components of every value."""
+        """Return the call with a function applied to every tensor and to every value's components."""
         return Call(self.operation, each_in(list(self.args), function), each_in(dict(self.kwargs), function))
 
     def filled(self, stand_ins: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return the arguments with tensors, or other values, in the places of the values."""
+        """Return the arguments with tensors, or other values, in place of the values."""
         if self.leads:
             return [stand_ins[0], *self.args[1:]], dict(self.kwargs)
         names, used, filled = list(self.kwargs), 0, []
@@ -106,7 +106,7 @@ class Call:
 
 
 def each_in(argument: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """Apply a function to an argument that is a tensor, and to all tensors of values, lists and dictionaries."""
+    """Apply a function to a tensor argument, and to all tensors in values, lists and dictionaries."""
     if isinstance(argument, Operand):
         return argument.each(function)
     if isinstance(argument, Tensor):

@@ -1,14 +1,14 @@
-r"""Python functions of torch that are opened: their body runs with values, and its operations have rules.
+r"""Torch's Python functions that we open: their body runs with values, and its operations have rules.
 
-Most functions of `torch.nn.functional` hand a value over as a whole. To run their body instead silently assumes that
-what they compute along the way is independent: `F.tanhshrink`, `x - tanh(x)`, would get a variance of 1.35 in place of
-0.23. So only those are opened, by name, in which no value enters an operation twice as if it were independent:
+Most functions of `torch.nn.functional` go to their rule as a whole. Running their body instead silently assumes that
+intermediate results are independent: `F.tanhshrink`, `x - tanh(x)`, would get a variance of 1.35 instead of 0.23. So we
+open, by name, only functions in which no value enters an operation twice as if it were independent:
 
 * `multi_head_attention_forward` projects query, key and value, which are one random value in self-attention, by
-  different weights; the independence of the three is the one the factorized approximation makes everywhere.
+  different weights; the factorized approximation assumes the independence of such results everywhere.
 
-Of the others, `softmin`, `lp_pool`, `normalize`, the norms and the losses have rules of their own or lack one, and
-`gumbel_softmax` draws noise, which is for `Sample` only.
+Of the others, `softmin`, `lp_pool`, `normalize`, the norms and the losses have their own rules or none, and
+`gumbel_softmax` draws noise, which only a `Sample` allows.
 """
 
 from collections.abc import Callable
@@ -21,4 +21,4 @@ from momentprop.torch_compat.opened import opened
 _ALLOWED: tuple[Callable[..., Any], ...] = (F.multi_head_attention_forward,)
 
 OPENED: dict[str, Callable[..., Any]] = {function.__name__: opened(function) for function in _ALLOWED}
-"""The functions that are opened, by name."""
+"""The opened functions, by name."""

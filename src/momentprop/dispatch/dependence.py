@@ -1,4 +1,4 @@
-"""The warning where an operation takes values as independent that are known not to be."""
+"""The warning when an operation treats values as independent although they are known not to be."""
 
 import warnings
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from momentprop.torch_compat.dynamo import constant
 
 
 class DependenceWarning(UserWarning):
-    """An operation was given values that depend on each other, and takes them as independent."""
+    """An operation treats values as independent that depend on each other."""
 
     __module__ = "momentprop"  # where users find it
 
 
 def warn_dependent(op: str) -> None:
-    """Warn that the arguments of an operation are not independent, once for each place in a model."""
+    """Warn that an operation's arguments are not independent, once for each place in a model."""
     _warn(
         f"the arguments of {op!r} at {where()} have elements in common, or are functions of one value, but its "
         "rule takes them as independent, so that mean and variance may be wrong: compare with method='sample'"
@@ -26,17 +26,17 @@ def warn_dependent(op: str) -> None:
 
 @constant
 def _warn(message: str) -> bool:
-    """Warn also while a compiler traces, which runs this once."""
+    """Warn while a compiler traces too, which runs this once."""
     warnings.warn(message, DependenceWarning, stacklevel=3)
     return True
 
 
 def any_related(values: Sequence[Any]) -> bool:
-    """Return whether two of some values are known to depend on each other."""
+    """Return whether any two of these values are known to depend on each other."""
     return any(related(values[i], values[j]) for i in range(1, len(values)) for j in range(i))
 
 
 def warn_if_related(call: Call) -> None:
-    """Warn if two of the values of a call are known to depend on each other."""
+    """Warn if two of a call's values are known to depend on each other."""
     if any_related(call.values):
         warn_dependent(call.op)

@@ -1,7 +1,7 @@
-"""The one way in: an operation meets a value, finds its rule, and the rule's result leaves.
+"""The one way in: an operation meets a value, finds its rule, and returns the rule's result.
 
-Functions reach `dispatch` by `__torch_function__` of the running mode or of the value, methods and operators by
-`enter`, which takes the same way. While a rule runs, the mode is not entered: what the rule computes is its own.
+Functions reach `dispatch` through `__torch_function__` of the running mode or of the value; methods and operators
+through `enter`, which takes the same path. While a rule runs, the mode is inactive: what the rule computes is its own.
 """
 
 import functools
@@ -32,9 +32,9 @@ _WHERE = torch.Tensor.where
 def enter(
     method: Callable[..., Any], of_tensor: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Apply the `method` of a value that stands for a method of tensors, on the way that torch's functions take.
+    """Apply a value's `method` that stands for a tensor method, on the path that torch's functions take.
 
-    The modes that are entered are given the value's method, which they can call, and not the tensor's.
+    Active modes get the value's method, which they can call, not the tensor's.
     """
     if not is_entered():
         return dispatch(of_tensor, args, kwargs)
@@ -44,9 +44,9 @@ def enter(
 
 
 def operation(function: F) -> F:
-    """Make a Python function of tensors an operation that rules can be given for, under the function's own name.
+    """Turn a Python function of tensors into an operation that can have rules, under the function's own name.
 
-    On plain tensors it stays what it is; with a value among its arguments it asks the rule table.
+    On plain tensors it stays unchanged; with a value among its arguments it asks the rule table.
 
     >>> import torch, momentprop
     >>> @momentprop.operation
@@ -81,10 +81,10 @@ def dispatch(
     context: Context | None = None,
     values: Sequence[Operand] | None = None,
 ) -> Any:
-    """Apply the rule for a torch `function` to arguments of which at least one is a value.
+    """Apply the rule for a torch `function` to arguments that include at least one value.
 
-    `values` are those among the arguments, if the caller has looked for them. Without a rule, the fallback of the
-    running `context` is asked, if there is one.
+    `values` are the values among the arguments, if the caller has found them. Without a rule, it asks the fallback of
+    the running `context`, if there is one.
     """
     if function is _WHERE:  # a tensor's own method takes the condition second
         given = {**dict(zip(("input", "condition", "other"), args, strict=False)), **kwargs}
@@ -107,7 +107,7 @@ def dispatch(
     if found is None and not on.needs_rules and not watched:
         return on.without_rule(function, args, kwargs)
     ordered, named = args, kwargs
-    if op in WORDS or (kwargs and type(function) is not FunctionType):  # torch's words may not be those of the rules
+    if op in WORDS or (kwargs and type(function) is not FunctionType):  # torch's names can differ from the rules'
         ordered, named = in_our_words(function, operation, args, kwargs)
     if reflected:
         ordered, values = ordered[::-1], values[::-1]
@@ -147,7 +147,7 @@ def _into_plain(
 
 
 def _type_of(name: str, values: Sequence[Operand]) -> type[Operand]:
-    """Return the type that all values have, or the one among them that takes in the others."""
+    """Return the type of all values, or the one among them that takes in the others."""
     assert values, f"{name!r} was dispatched without a value"
     first = type(values[0])
     for value in values:
@@ -169,7 +169,7 @@ def _different(op: str, one: type[Operand], other: type[Operand]) -> TypeError:
 def _of_one_type(
     on: type[Operand], op: str, args: Sequence[Any], kwargs: Mapping[str, Any], values: Sequence[Any], in_place: bool
 ) -> tuple[Sequence[Any], Mapping[str, Any], Sequence[Any]]:
-    """Return the arguments with all values of one type, which takes in the others."""
+    """Return the arguments with all values converted to the type that takes in the others."""
     if all(type(value) is on for value in values):
         return args, kwargs, values
     if in_place and args and isinstance(args[0], Operand) and type(args[0]) is not on:
@@ -189,7 +189,7 @@ def _without_rule(
     if on.needs_rules:
         context = context or current()
         if context is not None and context.fallback is not None:
-            with bare():  # it works on plain tensors, and may draw random numbers
+            with bare():  # it works on plain tensors and can draw random numbers
                 result = context.fallback(on, function, args, kwargs)
             followed = context.watcher is not None and context.watcher.needs_graph
             return context.watcher.after(call, result) if followed else result  # type: ignore[union-attr]
@@ -206,10 +206,10 @@ def _run(call: Call, found: tuple[Callable[..., Any], bool], context: Context | 
 
 
 def _watched(call: Call, found: tuple[Callable[..., Any], bool], context: Any) -> Any:
-    """Run a rule and show its result to the watcher, which sees nothing of what happens inside the rule."""
+    """Run a rule and show its result to the watcher, which sees nothing inside the rule."""
     watcher = context.watcher
     if watcher.enters_composites and call.kind is Kind.COMPOSITE:
-        with context:  # the operations inside are seen
+        with context:  # the watcher sees the operations inside
             return watcher.around(call, lambda: _applied(call, *found))
     if watcher.needs_graph:
         call = watcher.before(call)
@@ -225,7 +225,7 @@ def _watched(call: Call, found: tuple[Callable[..., Any], bool], context: Any) -
 
 
 def _applied(call: Call, function: Callable[..., Any], takes_call: bool) -> Any:
-    """Run a rule; an error says which one it was, and where."""
+    """Run a rule; its errors name the rule and the place."""
     if torch.compiler.is_dynamo_compiling():
         return _called(call, function, takes_call)
     try:
@@ -250,7 +250,7 @@ def _called(call: Call, function: Callable[..., Any], takes_call: bool) -> Any:
             if isinstance(value, Operand):
                 value.memory = memory  # type: ignore[misc]
         return result
-    if result.leading is base.leading:  # as `contiguous` of what is contiguous
+    if result.leading is base.leading:  # such as `contiguous` of a contiguous value
         if first:
             base.memory = None
         return base
@@ -261,13 +261,13 @@ def _called(call: Call, function: Callable[..., Any], takes_call: bool) -> Any:
 def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Context | None) -> Any:
     """Run a pure rule for an in-place operation and put its result back into the first argument.
 
-    Where the components share memory with another value (a view was taken) they are overwritten, as torch would do;
-    the rule then works on a copy, so that what autograd saved stays as it was. Otherwise they are simply replaced.
-    An operation that makes a view, such as `t_`, changes the shape of the value itself; other views of it stay.
+    Components that share memory with another value (a view was taken) are overwritten, as in torch; the rule then works
+    on a copy, so that autograd's saved tensors stay intact. Other components are simply replaced. An operation that
+    makes a view, such as `t_`, changes the shape of the value itself; other views of it stay.
     """
     target = call.args[0] if call.args else call.values[0]
     if not isinstance(target, Operand):
-        if call.operation.views:  # a value gives no more than a shape, as the template of `resize_as_` does
+        if call.operation.views:  # a value that only gives a shape, as in `resize_as_`
             args, kwargs = call.filled([value.parts[0] for value in call.values])
             return getattr(target, f"{call.op}_")(*args[1:], **kwargs)
         raise _into_plain(call.op)

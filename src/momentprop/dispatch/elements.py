@@ -1,8 +1,8 @@
-"""Which elements a value has, so that those which meet themselves or their copies are known.
+"""Which elements a value has: this shows where an element meets itself or a copy.
 
-A value that an operation moved (a transpose, a slice, a stack, repeated indices) remembers the move and what was moved:
-not the tensors, but which elements they are. The numbers of the elements are found when someone asks, by moving
-numbers. A new value is a *root*, with elements of its own; one made by an elementwise operation also knows of which.
+A value that comes from a move (a transpose, a slice, a stack, repeated indices) remembers the move and what was moved:
+not the tensors, but which elements they are. We find the elements' numbers on demand, by moving numbers. A new value is
+a *root*, with its own elements; one made by an elementwise operation also knows its arguments.
 """
 
 from typing import Any
@@ -16,13 +16,13 @@ from momentprop.dispatch.places import repeats, wide
 
 
 class Elements(Operand):
-    """The elements of a value: a root, a function of each of other elements (`of`), or one output of a move."""
+    """A value's elements: a root, a function of each of other elements (`of`), or one output of a move."""
 
     def __init__(self, value: Any, move: Call | None = None, output: int = 0, of: "Elements | None" = None) -> None:
         first = value.leading
         self.shape = first.shape
         self.device = first.device
-        self.move = move  # with elements in the places of the values
+        self.move = move  # with elements in place of the values
         self.output = output
         self.of = of
 
@@ -44,7 +44,7 @@ class Elements(Operand):
 
 
 def elements_of(value: Any) -> Elements:
-    """Return the elements of a value, which are its own unless a move has made it."""
+    """Return a value's elements, which are its own unless it comes from a move."""
     writes = value.memory[0] if value.memory else 0
     if value.elements is not None and value.elements[1] == writes:
         return value.elements[0]  # type: ignore[no-any-return]
@@ -57,7 +57,7 @@ def elements_of(value: Any) -> Elements:
 
 
 def remember_move(call: Call, result: Any) -> None:
-    """Let the result of a move remember the elements that were moved."""
+    """Let a move's result remember the moved elements."""
     operation, values = call.operation, call.values
     memory = values[0].memory if operation.views else None
     writes = memory[0] if memory else 0
@@ -80,7 +80,7 @@ def remember_move(call: Call, result: Any) -> None:
 
 
 def related(x: Any, y: Any) -> bool:
-    """Return whether an element of one value may be an element of another, or a function of one."""
+    """Return whether an element of one value can be an element of another, or a function of one."""
     if x is y:
         return True
     if x.elements is None and x.origin is None and y.elements is None and y.origin is None:
@@ -90,17 +90,17 @@ def related(x: Any, y: Any) -> bool:
 
 
 def share(x: Any, y: Any) -> bool:
-    """Return whether two values may have elements in common, themselves and not only functions of them."""
+    """Return whether two values can share elements themselves, not only functions of them."""
     if x is y:
         return True
-    if x.elements is None or y.elements is None:  # what was moved has them, and what it was moved from
+    if x.elements is None or y.elements is None:  # moved values have them, and so do their sources
         return False
     first, second = elements_of(x), elements_of(y)
     return not _roots(first, False).isdisjoint(_roots(second, False)) and not _apart(first, second)
 
 
 def may_repeat(elements: Elements) -> bool:
-    """Return whether an element may occur more than once, as far as one can tell without looking at indices."""
+    """Return whether an element can occur more than once, judged without looking at indices."""
     move, parents = elements.move, elements.parents
     if move is None:
         return False
@@ -111,9 +111,9 @@ def may_repeat(elements: Elements) -> bool:
 
 
 def numbers(*values: Any) -> tuple[list[Tensor], int]:
-    """Return the numbers of the elements of values, and one more than the largest number there may be.
+    """Return the numbers of the values' elements, and one more than the largest possible number.
 
-    They are equal where the element is the same, and zero for constants.
+    Equal elements have equal numbers; constants have zero.
     """
     starts: dict[Elements, int] = {}
     count = 1
@@ -140,7 +140,7 @@ def _numbered(elements: Elements, starts: dict[Elements, int]) -> Tensor:
 
 
 def _roots(elements: Elements, functions: bool) -> set[Elements]:
-    """Return the roots that elements were moved from; also those that they are functions of, if asked for."""
+    """Return the roots that elements were moved from and, if requested, those that they are functions of."""
     found, left = set(), [elements]
     while left:
         each = left.pop()
@@ -153,7 +153,7 @@ def _roots(elements: Elements, functions: bool) -> set[Elements]:
 
 
 def _apart(x: Elements, y: Elements) -> bool:
-    """Return whether two sets of elements were cut from different parts of something, as chunks are."""
+    """Return whether two sets of elements come from different parts of a whole, as chunks do."""
     above_x, above_y = _line(x), _line(y)
     for a in above_x:
         for b in above_y:
@@ -168,7 +168,7 @@ def _apart(x: Elements, y: Elements) -> bool:
 
 
 def _line(elements: Elements) -> list[Elements]:
-    """Return elements and what they come from, up to a root or to what was joined of several."""
+    """Return elements and what they come from, back to a root or to a join of several."""
     line = [elements]
     while len(line[-1].parents) == 1:
         line += line[-1].parents
@@ -190,7 +190,7 @@ def _cut_apart(a: Elements, b: Elements) -> bool:
 
 
 def _different(a: Any, b: Any, parent: Elements) -> bool:
-    """Return whether two indices surely select different elements: different numbers or slices without overlap."""
+    """Return whether two indices surely select different elements: different numbers, or slices without overlap."""
     a, b = (index if isinstance(index, tuple) else (index,) for index in (a, b))
     pairs = list(zip(_before_ellipsis(a), _before_ellipsis(b), range(len(parent.shape)), strict=False))
     pairs += [
@@ -202,7 +202,7 @@ def _different(a: Any, b: Any, parent: Elements) -> bool:
 
 
 def _before_ellipsis(index: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the part of an index in which one entry stands for one dimension."""
+    """Return the part of an index where one entry stands for one dimension."""
     for position, entry in enumerate(index):
         if not (isinstance(entry, slice) or type(entry) is int):
             return index[:position]
@@ -217,7 +217,7 @@ def _apart_along(i: Any, j: Any, size: int) -> bool:
 
 
 def _copies(move: Call, elements: Elements) -> bool:
-    """Return whether a move may copy elements of one value; where only an index knows, it may."""
+    """Return whether a move can copy elements of one value; if only an index can tell, the answer is yes."""
     copies = move.operation.copies
     if copies is not repeats:
         return len(move.values) == 1 and bool(move.operation.copying(move))

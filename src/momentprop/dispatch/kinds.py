@@ -1,21 +1,21 @@
 r"""What kind of map an operation is.
 
-Each operation of the table is of one kind. It may depend on flags, and on which of the arguments are random.
+Each operation of the table has one kind, which can depend on flags and on which arguments are random.
 
-| kind | what it does | what the table knows besides |
+| kind | what it does | what else the table knows |
 |---|---|---|
 | *moves* | every element of the result is an element of a value, or a constant | whether elements are copied |
 | *linear* | sums with plain weights, $y = Wx + b$ | the action on squares, $(W \circ W)v$; the transpose, $W^\top g$ |
 | *bilinear* | sums of products of two values | the two factors; with one of them plain the operation is linear |
 | *elementwise* | one function of each element of one value | the kernel of its moments, and the plain function |
 | *mixing* | a nonlinear function of several units | the dimensions it acts along |
-| *noise* | draws something, unless it is switched off | whether it acts, and which units share one draw |
-| *loss* | ends in a plain tensor that is to be minimized | |
-| *composite* | made of other operations, which have kinds of their own | |
-| *plain* | asks about a value, or is shaped like one; the result is not random | |
+| *noise* | draws something, unless switched off | whether it acts, and which units share one draw |
+| *loss* | gives a plain tensor to minimize | |
+| *composite* | made of other operations, which have their own kinds | |
+| *plain* | asks about a value, or makes a tensor shaped like one; the result is not random | |
 
 A type of value implements each kind once, by `@momentprop.rule(Kind.LINEAR, on=Type)`, and then runs all operations of
-that kind. Where it has no rule for *moves*, that for *linear* serves: moving is a sum of one term.
+that kind. If it has no rule for *moves*, its rule for *linear* serves: a move is a sum of one term.
 """
 
 import enum
@@ -47,7 +47,7 @@ class Kind(enum.Enum):
     def __str__(self) -> str:
         return str(self.value)
 
-    __hash__ = object.__hash__  # members are single objects, and the table is asked at every operation
+    __hash__ = object.__hash__  # members are single objects, and every operation asks the table
 
 
 Decide = Callable[[Call], Kind]
@@ -60,24 +60,24 @@ class Operation:
 
     along: str | None = None  # the parameter that names the dimensions it acts along
     default: Any = None  # of that parameter
-    pointwise: Callable[..., Tensor] | None = None  # the plain function, if it relates elements at one place only
+    pointwise: Callable[..., Tensor] | None = None  # the plain function, if it relates only elements at one place
     channels: tuple[int, ...] = ()  # the dimensions of channels in the result, if the operation tells
-    positional: bool = False  # what becomes of an element depends on its place in the whole, not on its channel
-    views: bool = False  # the result may share memory with the value
-    updates: bool = False  # it writes to plain arguments, as to running statistics: a rule runs it once
-    joint: bool = False  # the rule of a mixing operation sees to values that are not independent
+    positional: bool = False  # an element's result depends on its place in the whole, not on its channel
+    views: bool = False  # the result can share memory with the value
+    updates: bool = False  # it writes to plain arguments, such as running statistics: a rule runs it once
+    joint: bool = False  # the rule of a mixing operation handles dependent values
     decide: Decide | None = None  # the kind, where it depends on the arguments
     by_acting: Callable[[Call], bool] | None = None
 
     def __init__(self, name: str, kind: Kind, parameters: Sequence[str] = ("input",), **facts: Any) -> None:
         self.name = name
         self.kind = kind
-        self.declared = False  # its kind is known; otherwise it is only taken as *mixing*
+        self.declared = False  # its kind is known; otherwise it counts as *mixing*
         self.inplace: int | None = None  # the position of torch's parameter `inplace`
         self.learn(parameters, **facts)
 
     def learn(self, parameters: Sequence[str] = ("input",), **facts: Any) -> None:
-        """Take up the parameters and what else is known."""
+        """Store the parameters and other known facts."""
         self.positions = {parameter: position for position, parameter in enumerate(parameters)}
         for fact, known in facts.items():
             if not hasattr(self, fact):
@@ -90,11 +90,11 @@ class Operation:
         return self.decide is not None
 
     def kind_of(self, call: Call) -> Kind:
-        """Return the kind that the operation is of for the arguments of a call."""
+        """Return the operation's kind for the arguments of a call."""
         return self.kind if self.decide is None else self.decide(call)
 
     def acts(self, call: Call) -> bool:
-        """Return whether a call draws noise, and so makes a plain tensor random."""
+        """Return whether a call draws noise and so makes a plain tensor random."""
         return self.by_acting is not None and self.by_acting(call)
 
     def plain(self, *args: Any, **kwargs: Any) -> Any:
@@ -105,7 +105,7 @@ class Operation:
         """Return the dimensions that a call acts along, counted from the first, or None if the table cannot tell."""
         if self.along is None:
             return None
-        ndim = (call.values or call.args)[0].ndim  # noise may be asked about a plain tensor
+        ndim = (call.values or call.args)[0].ndim  # for noise, this can be a plain tensor
         dim = call.given(self.along, call.kwargs.get("axis", self.default))
         if isinstance(dim, int):
             return [dim % max(ndim, 1)]
@@ -117,10 +117,10 @@ class Operation:
 class Linear(Operation):
     r"""$y = Wx + b$, jointly in all values among the arguments.
 
-    `summands` are the parameters that add a constant where they are plain, as the bias of a layer does. The action on
-    squares is by default the operation itself without its constants, for weights of zero and one. The transpose of a
-    move adds up where the elements came from; that of a sum is by default torch's derivative, for operations whose
-    derivative is made of ordinary forward operations.
+    `summands` are the parameters that add a constant where they are plain, such as a layer's bias. By default, the
+    action on squares is the operation itself without its constants, for weights of zero and one. The transpose of a
+    move adds up at the elements' origins; a sum's is by default torch's derivative, for operations whose derivative
+    consists of ordinary forward operations.
     """
 
     summands: Sequence[str] = ()
@@ -128,14 +128,14 @@ class Linear(Operation):
     by_squares: Squares | None = None
     by_transpose: Transpose | None = None
     diagonal: bool = False  # every element of the result depends on one element of each value
-    written_out: Callable[..., Any] | None = None  # the operation by others, which follow values that are dependent
-    adds_up: bool = False  # all weights are equal: a sum or an average along its dimensions
-    # what only operations that move elements know
+    written_out: Callable[..., Any] | None = None  # the operation in terms of others, which follow dependent values
+    adds_up: bool = False  # all weights are equal: a sum or average along its dimensions
+    # facts of operations that move elements only
     copies: bool | Callable[[Call], bool] = False
     converts: bool = False  # every element stays in its place
 
     def copying(self, call: Call) -> bool:
-        """Return whether an element may occur more than once in the result."""
+        """Return whether an element can occur more than once in the result."""
         return self.copies(call) if callable(self.copies) else self.copies
 
     def homogeneous(self, call: Call) -> Call:
@@ -146,7 +146,7 @@ class Linear(Operation):
         for name in self.summands:
             summand = call.given(name)
             if summand is not None and not isinstance(summand, Operand):
-                plain[name] = None if name == "bias" else _zero(summand)  # torch takes no bias for a bias of zero
+                plain[name] = None if name == "bias" else _zero(summand)  # for torch, no bias is a bias of zero
         return call.replaced(plain) if plain else call
 
     def squares(self, call: Call, *variances: Tensor) -> Any:
@@ -161,7 +161,7 @@ class Linear(Operation):
         return (call.replaced(numbers) if numbers else call).on(*variances)
 
     def transpose(self, call: Call, gradient: Any) -> tuple[Tensor, ...]:
-        r"""Return $W^\top g$, a tensor for each value: what a linear function of the result is, of the values."""
+        r"""Return $W^\top g$, a tensor for each value: a linear function of the result as one of the values."""
         call = self.homogeneous(call)
         if self.by_transpose is not None:
             found = self.by_transpose(call, gradient)
@@ -180,13 +180,13 @@ class Bilinear(Linear):
     """
 
     factors: tuple[str, str] = ("input", "other")
-    itself: Callable[[Any], Any] | None = None  # the operation on a value with itself, in terms of other operations
-    letters: Callable[[Call], tuple[str, str, str]] | None = None  # of the factors and the product, as in `einsum`
+    itself: Callable[[Any], Any] | None = None  # the operation on a value and itself, in terms of others
+    letters: Callable[[Call], tuple[str, str, str]] | None = None  # for factors and product, as in `einsum`
 
     is_layer: bool = False  # the factors are the first arguments, and nothing but a bias is added
 
     def learn(self, parameters: Sequence[str] = ("input",), **facts: Any) -> None:
-        """Take up the parameters and what else is known."""
+        """Store the parameters and other known facts."""
         super().learn(parameters, **facts)
         leading = [self.positions.get(factor) for factor in self.factors] == [0, 1]
         self.is_layer = leading and not self.numbers and tuple(self.summands) in ((), ("bias",))
@@ -240,7 +240,7 @@ class Elementwise(Operation):
         self.makers: dict[type[Operand], Callable[..., Transform]] = {}
 
     def transform(self, call: Call, order: Sequence[type[Operand]]) -> "Transform":
-        """Return the function, with the kernel for the first of some types that has one."""
+        """Return the function, with the kernel of the first type that has one."""
         for on in order:
             if on in self.makers:
                 return self.makers[on](*call.args, **call.kwargs)
@@ -251,25 +251,25 @@ class Elementwise(Operation):
 class Transform(NamedTuple):
     r"""A function of each element: the kernel of its moments, and the plain function.
 
-    `more` are further tensors that both the kernel and gradients take, as the slopes of a PReLU; `of_more` is the plain
-    function of an element and these, by which expressions are followed. Without a kernel the function is the identity.
+    `more` are further tensors that the kernel takes and gradients flow to, such as the slopes of a PReLU; `of_more` is
+    the plain function of an element and these, which expressions use. Without a kernel the function is the identity.
     """
 
     kernel: Callable[..., Any] | None
     plain: Callable[[Tensor], Tensor] | None
     more: tuple[Tensor, ...] = ()
-    fused: bool = True  # save the partial derivatives of the kernel, and not what autograd would save
+    fused: bool = True  # save the kernel's partial derivatives, not what autograd would save
     of_more: Callable[..., Tensor] | None = None
 
 
 class Noise(Operation):
-    """Draws something. On a plain tensor it makes a random value, if it `acts`."""
+    """Draws something. It turns a plain tensor into a random value, if it `acts`."""
 
     by_sharing: Callable[[Call], Sequence[int]] | None = None
-    drops_to: float = 0.0  # what a unit becomes that a shared draw drops
+    drops_to: float = 0.0  # the value of a unit that a shared draw drops
 
     def acts(self, call: Call) -> bool:
-        """Return whether anything is drawn: always, but for such as dropout, which does nothing in evaluation mode."""
+        """Return whether it draws anything: always, except for operations like dropout in evaluation mode."""
         return self.by_acting is None or self.by_acting(call)
 
     def shared(self, call: Call) -> tuple[int, ...]:
@@ -278,7 +278,7 @@ class Noise(Operation):
 
 
 def squared(factor: Any, like: Tensor) -> Any:
-    """Return the square of a plain factor, taken in the floating-point type of a tensor unless its own is wider."""
+    """Return the square of a plain factor, in a tensor's floating-point type unless its own is wider."""
     if isinstance(factor, Tensor):
         factor = factor if factor.dtype is like.dtype else factor.to(torch.promote_types(factor.dtype, like.dtype))
     elif isinstance(factor, int):

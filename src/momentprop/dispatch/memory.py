@@ -1,8 +1,8 @@
-"""The memory of a value's components: what views share, and what in-place operations write to.
+"""The memory of a value's components: what views share and in-place operations write to.
 
-Torch decides by strides whether `reshape` copies or shares memory. So the components of a value must have the same
-strides where a view of them is taken, and none may share memory with another. Most values have that anyway; the others
-are settled when the first view is taken.
+Torch decides by strides whether `reshape` copies or shares memory. So before a view of a value is taken, its components
+must have the same strides, and none may share memory with another. Most values comply anyway; the others are rearranged
+for their first view.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from momentprop.torch_compat.tensors import shares_memory
 
 
 def settled(parts: Sequence[Tensor]) -> list[Tensor] | None:
-    """Return components with the strides of the first, and each with memory of its own; None if they are such already.
+    """Return components with the first one's strides, each with its own memory; None if they already comply.
 
-    A component may have further dimensions in front of those of the first.
+    A component can have further dimensions in front of the first one's.
     """
     first, stride = parts[0], parts[0].stride()
     for other in parts[1:]:
@@ -25,7 +25,7 @@ def settled(parts: Sequence[Tensor]) -> list[Tensor] | None:
     else:
         return None
     size = first.shape
-    if overlaps(size, stride):  # an expanded tensor has no place for elements that differ
+    if overlaps(size, stride):  # an expanded tensor has no room for elements that differ
         parts = [part.contiguous() for part in parts]
         stride = parts[0].stride()
     found: list[Tensor] = []
@@ -44,7 +44,7 @@ def _shared(one: Tensor, other: Tensor) -> bool:
 
 
 def as_before(first: Tensor, parts: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return new components in the type and with the strides of the first one before, which torch keeps in place."""
+    """Return new components with the type and strides of the old first one, as torch's in-place operations do."""
     if parts[0].dtype != first.dtype:
         parts = [part.to(first.dtype) for part in parts]
     size, stride = first.shape, first.stride()
@@ -54,14 +54,14 @@ def as_before(first: Tensor, parts: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def in_order_of(first: Tensor, part: Tensor) -> Tensor:
-    """Return a component in the order in which the elements of the first one lie, so that results have it too."""
+    """Return a component in the memory order of the first one, so that results have it too."""
     if part.stride() == first.stride() or torch.compiler.is_compiling():
         return part
     return laid_out(part, first.shape, torch.empty_like(first, device="meta").stride())
 
 
 def overlaps(size: Sequence[int], stride: Sequence[int]) -> bool:
-    """Return whether several elements of a tensor may lie at one place."""
+    """Return whether several elements of a tensor can share one place in memory."""
     reach = 0
     for step, count in sorted(zip(stride, size, strict=True)):
         if count > 1:
@@ -87,7 +87,7 @@ def laid_out(part: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor
 
 
 def memory_format_of(tensor: Tensor) -> torch.memory_format:
-    """Return in which order torch's own functions of images keep the elements of a tensor."""
+    """Return the memory order in which torch's image functions keep a tensor."""
     if not tensor.is_contiguous():
         if tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
             return torch.channels_last

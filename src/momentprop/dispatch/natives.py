@@ -1,8 +1,8 @@
-"""Torch's other words for the parameters of an operation.
+"""Torch's other names for an operation's parameters.
 
 Some native functions share the name of a function of `torch.nn.functional`, but not its parameters: `torch.embedding`
-takes the weight first, and the switch of `torch.dropout` is `train`. Native functions also take the names of numpy, as
-in `torch.amax(x, axis=1)`. Rules and the table know one set of words, and calls are brought into it here.
+takes the weight first, and the switch of `torch.dropout` is `train`. Native functions also accept numpy's names, as in
+`torch.amax(x, axis=1)`. Rules and the table know one set of names; this module translates calls into it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ _RENAMED = {  # the parameters of any function of this name
     "transpose": {"axis0": "dim0", "axis1": "dim1"},  # of `swapaxes`
 }
 
-_ORDER = {  # of the parameters of the native function, where it is not that of `torch.nn.functional`
+_ORDER = {  # the native function's parameters, where the order differs from `torch.nn.functional`
     "batch_norm": "input weight bias running_mean running_var training momentum eps cudnn_enabled",
     "binary_cross_entropy_with_logits": "input target weight pos_weight reduction",
     "cosine_embedding_loss": "input1 input2 target margin reduction",
@@ -45,17 +45,17 @@ _ORDER = {  # of the parameters of the native function, where it is not that of 
 
 _NATIVE = {op: tuple(names.split()) for op, names in _ORDER.items()}
 _IGNORED = ("cudnn_enable", "cudnn_enabled")
-_REDUCTIONS = ("none", "mean", "sum")  # what the numbers of native functions mean
+_REDUCTIONS = ("none", "mean", "sum")  # the meaning of native functions' numbers
 _MORE = ("adaptive_max_pool1d", "embedding_bag")  # native functions that return indices too, which would be random
 
 WORDS = frozenset((*_RENAMED, *_NATIVE, *_MORE))
-"""The operations whose calls may need other words even without a keyword."""
+"""The operations whose calls can need translation even without a keyword."""
 
 
 def in_our_words(
     function: Callable[..., Any], operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Return the arguments of one of torch's functions under the names, and in the order, that rules know."""
+    """Return the arguments of a torch function under the names and in the order that rules know."""
     op = operation.name
     renamed = _RENAMED.get(op, {})
     native = not isinstance(function, FunctionType)
@@ -80,5 +80,5 @@ def _named(kwargs: Mapping[str, Any], renamed: Mapping[str, str]) -> Mapping[str
 
 
 def _word(name: str, given: Any) -> Any:
-    """Return the word for what native functions number."""
+    """Return the name for a native function's number."""
     return _REDUCTIONS[given] if name == "reduction" and isinstance(given, int) else given

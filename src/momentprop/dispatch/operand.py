@@ -1,4 +1,4 @@
-"""What rules act on, and the error when there is no rule."""
+"""What rules act on, and the error for a missing rule."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from momentprop.dispatch.place import where
 from momentprop.torch_compat.scripts import SCRIPTED
 
 CONVERSIONS = frozenset("item numpy tolist".split())
-"""Methods that make numbers of a tensor; of a value, they make them of a component."""
+"""Methods that turn a tensor into numbers; on a value, use them on a component."""
 
 _COMPARISONS = frozenset("eq ge greater greater_equal gt le less less_equal lt ne not_equal".split())
 
@@ -23,19 +23,19 @@ class MissingRule(NotImplementedError):  # noqa: N818 (a public name of the proj
 
 
 class Operand:
-    """The base of `momentprop.values.Value`, with the little that dispatching needs to know of a value."""
+    """The base of `momentprop.values.Value`: the little that dispatching needs to know about a value."""
 
     components: ClassVar[tuple[str, ...]] = ()  # the names of its tensors
     needs_rules: ClassVar[bool] = True  # if false, an operation without a rule acts as on a tensor
-    borrows: ClassVar[tuple[type["Operand"], ...]] = ()  # types whose rules serve where this type has none of its own
-    takes: ClassVar[tuple[type["Operand"], ...]] = ()  # types whose values become of this one where they meet it
-    follows: ClassVar[bool] = False  # the rules of this type see to values that depend on each other
-    memory: ClassVar[list[int] | None] = None  # set on views and what they are views of: a shared count of writes
+    borrows: ClassVar[tuple[type["Operand"], ...]] = ()  # types whose rules serve where this type has none
+    takes: ClassVar[tuple[type["Operand"], ...]] = ()  # types whose values become this type where they meet it
+    follows: ClassVar[bool] = False  # the rules of this type handle dependent values
+    memory: ClassVar[list[int] | None] = None  # set on views and their bases: a shared count of writes
     requires_grad: Any = False
     origin: ClassVar[Any] = None  # set on an elementwise function of another value: see `values.origin`
-    elements: ClassVar[Any] = None  # set on what was moved, and on what it was moved from: see `dispatch.elements`
-    aside: Any = None  # what a value knows beside its tensors
-    remedy: ClassVar[str] = ""  # what helps an operation that has no rule, beside a rule
+    elements: ClassVar[Any] = None  # set on moved values and their sources: see `dispatch.elements`
+    aside: Any = None  # what a value knows besides its tensors
+    remedy: ClassVar[str] = ""  # what helps an operation without a rule, besides a rule
 
     def each(self, function: Callable[[Tensor], Any]) -> Any:
         """Apply a function that moves or converts elements to every component."""
@@ -43,7 +43,7 @@ class Operand:
 
     @classmethod
     def taken_in(cls, value: Any) -> Any:
-        """Return a value of a type that this one takes in as a value of this type."""
+        """Convert a value of a type that this one takes in to this type."""
         raise NotImplementedError
 
     @property
@@ -57,13 +57,13 @@ class Operand:
         return [getattr(self, name) for name in self.components]
 
     def replace(self, parts: Sequence[Tensor], origin: Any = None) -> None:
-        """Replace the component tensors by others; `origin` says what the new elements are a function of."""
+        """Replace the component tensors; `origin` says what the new elements are a function of."""
         for name, part in zip(self.components, parts, strict=True):
             setattr(self, name, part)
         self.origin = origin  # type: ignore[misc]
 
     def share(self) -> list[int]:
-        """Make the value ready for a view, and return the count of writes that it shares with its views."""
+        """Prepare the value for a view, and return the count of writes that it shares with its views."""
         if self.memory is None:
             self.memory = [0]  # type: ignore[misc]
             parts = settled(self.parts)
@@ -76,12 +76,12 @@ class Operand:
         self.replace(parts, self.origin)
 
     def copied(self) -> Any:
-        """Return a copy in memory of its own, which stands for the value while the value is overwritten."""
+        """Return a copy in its own memory, which stands in for the value while it is overwritten."""
         return self.each(torch.clone)
 
     @classmethod
     def without_rule(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Handle an operation that has no rule for this type of value: say so, and what to do about it."""
+        """Handle an operation without a rule for this type of value: say so, and what to do about it."""
         if isinstance(function, SCRIPTED):
             raise MissingRule(
                 f"no {cls.__name__} rule can enter the scripted code at {where()}; "
@@ -102,7 +102,7 @@ class Operand:
 
     @classmethod
     def is_not_a_number(cls, conversion: str) -> str:
-        """Say which component of a value to convert in place of the value."""
+        """Say which component to convert instead of the value."""
         return (
             f"an element of the {cls.__name__} has a mean and a variance: write `value.loc.{conversion}()` for the "
             f"mean, or `value.variance.{conversion}()` for the variance"
@@ -110,7 +110,7 @@ class Operand:
 
 
 def values_in(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return the values among the arguments, also those inside lists and tuples, in the order of the arguments."""
+    """Return the values among the arguments, including those in lists and tuples, in order."""
     found = []
     for argument in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(argument, Operand):

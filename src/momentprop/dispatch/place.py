@@ -8,7 +8,7 @@ from torch import nn
 
 
 def where() -> str:
-    """Return the path of the running module, read from the live frames: it costs nothing until an error needs it."""
+    """Return the path of the running module, read from the live frames, which costs nothing until an error needs it."""
     if torch.compiler.is_compiling():
         return "the place shown by the user stack"
     frame: FrameType | None = sys._getframe(1)

@@ -1,4 +1,4 @@
-"""Where the elements of a result come from, for operations that move them: found by moving numbers."""
+"""Where a result's elements come from, for operations that move them: found by moving numbers."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from momentprop.dispatch.operand import Operand
 
 
 def repeats(call: Call) -> bool:
-    """Return whether an element of a value occurs more than once in the result of an operation that moves elements."""
-    numbers: dict[int, Tensor] = {}  # a value that is given twice has the same elements twice
+    """Return whether an element of a value occurs more than once in a move's result."""
+    numbers: dict[int, Tensor] = {}  # a value that occurs twice has the same elements twice
     count = 1
     for value in call.values:
         if id(value) not in numbers:
@@ -23,10 +23,10 @@ def repeats(call: Call) -> bool:
 
 
 def put_back(call: Call, gradient: Any) -> tuple[Tensor, ...]:
-    r"""Return $W^\top g$ for an operation that moves elements: what came from an element is added up there.
+    r"""Return $W^\top g$ for an operation that moves elements: everything that came from an element is added up there.
 
-    The call is without its constants. An integer tensor in the result, such as the sizes of packed batches, is passed
-    over.
+    The call comes without its constants. Integer tensors in the result, such as the sizes of packed batches, are
+    skipped.
     """
     sizes = [value.numel() for value in call.values]
     starts = [1 + sum(sizes[:position]) for position in range(len(sizes))]
@@ -42,13 +42,13 @@ def put_back(call: Call, gradient: Any) -> tuple[Tensor, ...]:
 
 
 def _numbered(value: Any, start: int) -> Tensor:
-    """Return the numbers of the elements of a value, in a type that moves as they do and counts far enough."""
+    """Return the numbers of a value's elements, in a type that moves as they do and counts far enough."""
     numbers = torch.arange(start, start + value.numel(), dtype=torch.float64, device=value.device)
     return numbers.reshape(value.shape)
 
 
 def _places(call: Call, numbers: list[Tensor]) -> Tensor:
-    """Return the number of the element that each element of the result is, zero for a constant, in one dimension."""
+    """Return for each element of the result the number of its source, zero for a constant, in one dimension."""
     if call.operation.converts:  # a short type cannot hold the numbers
         return numbers[0].flatten().long()
     homogeneous = call.operation.homogeneous(call)

@@ -1,6 +1,6 @@
 r"""Register operations by their kind, one line or one short function each.
 
-`moves`, `linear`, `bilinear` and `elementwise` put an operation into the table; the rule of the kind then serves it for
+`moves`, `linear`, `bilinear` and `elementwise` put an operation into the table; the kind's rule then serves it for
 every type of value. `mixing`, `noise`, `loss`, `composite` and `plain` decorate a rule that is written out.
 """
 
@@ -22,7 +22,7 @@ _EXACT = "Error: exact for independent elements\nSource: paper, eq. linear"
 
 
 def method(name: str) -> Callable[..., Any]:
-    """Return the method of a tensor as a function."""
+    """Return a tensor method as a function."""
 
     def apply(input: Tensor, *args: Any, **kwargs: Any) -> Any:
         return getattr(input, name)(*args, **kwargs)
@@ -31,7 +31,7 @@ def method(name: str) -> Callable[..., Any]:
 
 
 def torch_function(op: str) -> Callable[..., Any]:
-    """Return torch's own function of a name."""
+    """Return torch's function of this name."""
     found = made_function(op) or getattr(F, op, None) or getattr(torch, op, None)
     return method(op) if found is None else found
 
@@ -45,7 +45,7 @@ def _registered(operation: Operation, on: type[Operand], plain: Callable[..., An
 
 def _described(op: str, doc: str) -> Callable[..., Any]:
     def row() -> None:
-        """Stand in the table for the rule of a kind."""
+        """Stand in the table for a kind's rule."""
 
     row.__name__ = row.__qualname__ = op
     row.__doc__ = doc
@@ -55,7 +55,7 @@ def _described(op: str, doc: str) -> Callable[..., Any]:
 def moves(
     *ops: str, on: type[Operand], plain: Callable[..., Any] | None = None, parameters: str = "input", **facts: Any
 ) -> None:
-    """Register operations whose every element is an element of a value, or a constant."""
+    """Register operations whose result consists of a value's elements and constants."""
     for op in ops:
         operation = Linear(op, Kind.MOVES, parameters.split(), **facts)
         note = (
@@ -72,8 +72,8 @@ def linear(
 ) -> Callable[[Function], Function]:
     r"""Register linear operations.
 
-    As a line, for weights of zero and one. As a decorator of the action on squares, a function of the call and of the
-    variances, whose docstring becomes that of the row.
+    Call it directly for weights of zero and one. Use it as a decorator on the action on squares, a function of the call
+    and the variances, whose docstring becomes the row's.
     """
     made = [Linear(op, Kind.LINEAR, parameters.split(), **facts) for op in ops]
     for operation in made:
@@ -91,7 +91,7 @@ def linear(
 def bilinear(
     *ops: str, on: type[Operand], factors: str, plain: Callable[..., Any] | None = None, parameters: str, **facts: Any
 ) -> None:
-    """Register sums of products of two factors, either of which may be plain."""
+    """Register sums of products of two factors, either of which can be plain."""
     first, second = factors.split()
     for op in ops:
         operation = Bilinear(op, Kind.BILINEAR, parameters.split(), factors=(first, second), **facts)
@@ -124,7 +124,7 @@ def transpose(*ops: str) -> Callable[[Function], Function]:
 def elementwise(
     *ops: str, on: type[Operand], **facts: Any
 ) -> Callable[[Callable[..., Transform]], Callable[..., Transform]]:
-    """Register the function of each element that the decorated function makes of the operation's arguments."""
+    """Register the elementwise function that the decorated function makes from the operation's arguments."""
 
     def register(make: Callable[..., Transform]) -> Callable[..., Transform]:
         for op in ops:
@@ -158,22 +158,22 @@ def _written(
 
 
 def mixing(*ops: str, on: type[Operand], **facts: Any) -> Callable[[Function], Function]:
-    """Register the rule of operations that are nonlinear in several units."""
+    """Register the rule for operations that are nonlinear in several units."""
     return _written(Kind.MIXING, ops, on, facts)
 
 
 def loss(*ops: str, on: type[Operand], **facts: Any) -> Callable[[Function], Function]:
-    """Register the rule of losses, which give a plain tensor."""
+    """Register the rule for losses, which return a plain tensor."""
     return _written(Kind.LOSS, ops, on, facts)
 
 
 def composite(*ops: str, on: type[Operand], **facts: Any) -> Callable[[Function], Function]:
-    """Register operations that are made of others: the decorated function calls them, for any type of value."""
+    """Register operations made of others: the decorated function calls them, for any type of value."""
     return _written(Kind.COMPOSITE, ops, on, facts)
 
 
 def plain(*ops: str, on: type[Operand], **facts: Any) -> Callable[[Function], Function]:
-    """Register the rule of operations whose result is not random."""
+    """Register the rule for operations whose result is not random."""
     return _written(Kind.PLAIN, ops, on, facts)
 
 
@@ -184,8 +184,8 @@ def noise(
     shared: Callable[[Call], Sequence[int]] | None = None,
     **facts: Any,
 ) -> Callable[[Function], Function]:
-    """Register the rule of operations that draw something.
+    """Register the rule for operations that draw something.
 
-    `acts` tells whether a call draws anything; `shared` the dimensions along which all units share one draw.
+    `acts` says whether a call draws anything; `shared`, along which dimensions all units share one draw.
     """
     return _written(Kind.NOISE, ops, on, {"by_acting": acts, "by_sharing": shared, **facts}, Noise)

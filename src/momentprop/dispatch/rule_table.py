@@ -1,8 +1,8 @@
 r"""One table: what kind of map each operation is, and the rules for operations and for kinds.
 
 A torch operation that meets a value asks this table for the rule of (operation, type of the value). If there is none,
-it asks for the rule of (kind of the operation, type of the value). Types are looked up in the order of `order_of`. The
-rule of an operation is a pure function that takes torch's own arguments, with values in place of tensors:
+it asks for the rule of (kind of the operation, type of the value). Types are looked up in the order of `order_of`. An
+operation's rule is a pure function that takes torch's own arguments, with values in place of tensors:
 
 >>> import torch, momentprop
 >>> @momentprop.rule("frac", on=momentprop.Normal)
@@ -13,7 +13,7 @@ rule of an operation is a pure function that takes torch's own arguments, with v
 tensor([0.2500])
 >>> momentprop.dispatch.forget("frac", on=momentprop.Normal)
 
-The rule of a kind takes a `Call` and serves all operations of that kind:
+A kind's rule takes a `Call` and serves all operations of that kind:
 
 >>> from momentprop.dispatch import Kind, kind_of
 >>> x, weight = momentprop.Normal(torch.ones(2), 1.0), torch.ones(2)
@@ -39,9 +39,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OPERATIONS: dict[str, Operation] = {}
 _RULES: dict[tuple[str, type[Operand]], Callable[..., Any]] = {}
 _RULES_OF_KINDS: dict[tuple[str, type[Operand]], Callable[..., Any]] = {}  # by names, which dynamo can hash
-_ONLY: dict[tuple[str, type[Operand]], Kind] = {}  # the kind for which a rule of an operation serves, if not for all
+_ONLY: dict[tuple[str, type[Operand]], Kind] = {}  # the kind that an operation's rule serves, if not all
 _DOCUMENTS: dict[tuple[str, type[Operand]], Callable[..., Any]] = {}  # rows that a kind serves, with their docstrings
-_MADE: dict[str, Callable[..., Any]] = {}  # functions that are operations of ours, not of torch
+_MADE: dict[str, Callable[..., Any]] = {}  # functions that are our operations, not torch's
 _ORDERS: dict[type[Operand], tuple[type[Operand], ...]] = {}
 _NEW = object()
 _FOUND: dict[tuple[str, type[Operand], Kind | None], Any] = {}
@@ -57,12 +57,12 @@ class Rule(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """The kind of the operation, where all arguments that may be random are."""
+        """The operation's kind when every argument that can be random is."""
         return operation_named(self.op).kind
 
     @property
     def by_kind(self) -> bool:
-        """Whether the rule of the kind serves this row, so that the row itself is registered in a line."""
+        """Whether the kind's rule serves this row, so that one line registers it."""
         return (self.op, self.on) in _DOCUMENTS
 
     @property
@@ -72,12 +72,12 @@ class Rule(NamedTuple):
 
     @property
     def error(self) -> str:
-        """What the docstring states after `Error:`, the rule's measured error or `exact`."""
+        """The docstring's text after `Error:`: the rule's measured error or `exact`."""
         return self._field("Error")
 
     @property
     def source(self) -> str:
-        """What the docstring states after `Source:`, where the formula comes from."""
+        """The docstring's text after `Source:`: where the formula comes from."""
         return self._field("Source")
 
     def _field(self, name: str) -> str:
@@ -86,26 +86,25 @@ class Rule(NamedTuple):
 
 
 class Met(NamedTuple):
-    """What the table knows of a function, by its name alone, that meets values of a type."""
+    """What the table knows about a function that meets values of a type, by its name alone."""
 
     op: str
     reflected: bool
     in_place: bool
     operation: Operation
     rule: tuple[Callable[..., Any], bool] | None  # as `resolve` returns it
-    always: bool  # this is the rule for all arguments
+    always: bool  # this rule serves all arguments
 
 
 def rule(*ops: str | Kind, on: type[Operand], kind: Kind | None = None) -> Callable[[F], F]:
-    """Register the decorated function as the rule for `ops` on values of type `on` and of its subtypes.
+    """Register the decorated function as the rule for `ops` on values of type `on` and its subtypes.
 
-    An operation's rule declares torch's whole parameter list, with torch's names and defaults: eager torch hands over
-    keywords where `torch.compile` hands over the caller's positions. `inplace` is declared and ignored; the dispatcher
-    sees to it. An operation whose kind nobody has declared is taken as *mixing*. With a `kind`, the rule serves only
-    calls for which the operation is of this kind.
+    An operation's rule declares torch's whole parameter list, with torch's names and defaults: eager torch passes
+    keywords where `torch.compile` passes the caller's positions. Rules declare `inplace` but ignore it; the dispatcher
+    handles it. An operation of undeclared kind counts as *mixing*. With a `kind`, the rule serves only calls for which
+    the operation has this kind.
 
-    A `Kind` in place of a name registers the rule of a kind, which takes a `Call`: see
-    `docs/new_value_type.md`.
+    A `Kind` instead of a name registers a kind's rule, which takes a `Call`: see `docs/new_value_type.md`.
     """
 
     def register(function: F) -> F:
@@ -125,7 +124,7 @@ def rule(*ops: str | Kind, on: type[Operand], kind: Kind | None = None) -> Calla
 
 
 def declare(operation: Operation, function: Callable[..., Any] | None = None) -> None:
-    """Put an operation into the table; `function`, one of its rules, tells where torch's `inplace` is."""
+    """Put an operation into the table; `function`, one of its rules, shows the position of torch's `inplace`."""
     operation.declared = True
     _take_up(operation, function)
 
@@ -141,7 +140,7 @@ def _take_up(operation: Operation, function: Callable[..., Any] | None) -> None:
 
 
 def document(op: str, on: type[Operand], function: Callable[..., Any]) -> None:
-    """Show in the table that the rule of its kind serves `op` on a type, with the docstring of a function."""
+    """List in the table that the rule of its kind serves `op` on a type, with a function's docstring."""
     _DOCUMENTS[op, on] = function
 
 
@@ -162,9 +161,9 @@ def _forget_found() -> None:
 def order_of(on: type[Operand]) -> tuple[type[Operand], ...]:
     """Return the types whose rules serve a type: itself, those it borrows from, and their bases.
 
-    A type that needs no rules takes none from the base of all values: without a rule it acts as a tensor does.
+    A type that needs no rules takes none from the base of all values: without a rule it acts like a tensor.
     """
-    if is_dynamo_compiling():  # code that reads a cache is compiled again whenever the cache grows
+    if is_dynamo_compiling():  # code that reads a cache is recompiled whenever the cache grows
         return _order(on)
     if on not in _ORDERS:
         _ORDERS[on] = _order(on)
@@ -182,13 +181,13 @@ def _order(on: type[Operand]) -> tuple[type[Operand], ...]:
 
 
 def find(op: str, on: type[Operand]) -> Callable[..., Any] | None:
-    """Return the rule of an operation, not of its kind, for values of type `on`, or None."""
+    """Return an operation's own rule, not its kind's, for values of type `on`, or None."""
     found = resolve(op, on, None)
     return None if found is None else found[0]
 
 
 def met(name: str, on: type[Operand]) -> Met:
-    """Return what the table knows of a function of this name that meets values of type `on`."""
+    """Return what the table knows about a function of this name on values of type `on`."""
     if is_dynamo_compiling():  # see `order_of`
         return _met(name, on)
     found = _MET.get((name, on))
@@ -207,7 +206,7 @@ def _met(name: str, on: type[Operand]) -> Met:
 
 
 def resolve(op: str, on: type[Operand], call: Call | None) -> tuple[Callable[..., Any], bool] | None:
-    """Return the rule for a call, and whether it is the rule of a kind, which takes the call itself."""
+    """Return the rule for a call, and whether it is a kind's rule, which takes the call itself."""
     kind = None if call is None or not call.operation.declared else call.operation.kind_of(call)
     key = op, on, kind
     if is_dynamo_compiling():  # see `order_of`
@@ -233,12 +232,12 @@ def _searched(op: str, on: type[Operand], kind: Kind | None) -> tuple[Callable[.
 
 
 def apply(call: Call) -> Any:
-    """Apply the rule for a call, as if the operation had met its values by itself."""
+    """Apply the rule for a call, as if the operation had met its values on its own."""
     return apply_as(call, type(call.values[0]))
 
 
 def apply_as(call: Call, on: type[Operand]) -> Any:
-    """Apply the rule that a type has for a call to values that may be of another type."""
+    """Apply a type's rule for a call to values that can have another type."""
     found = resolve(call.op, on, call)
     if found is None:
         raise MissingRule(f"no {on.__name__} rule for {call.op!r} at {where()}")
@@ -247,7 +246,7 @@ def apply_as(call: Call, on: type[Operand]) -> Any:
 
 
 def apply_kind(call: Call, on: type[Operand] | None = None) -> Any:
-    """Apply the rule of its kind to a call, not that of its operation: by default for the type of its values."""
+    """Apply the rule of its kind to a call, not its operation's: by default for the type of its values."""
     on = on or type(call.values[0])
     for each in order_of(on):
         function = _RULES_OF_KINDS.get((call.kind.value, each))
@@ -257,7 +256,7 @@ def apply_kind(call: Call, on: type[Operand] | None = None) -> Any:
 
 
 def operation_named(name: str) -> Operation:
-    """Return the row of an operation, by any of its spellings; one that the table does not know counts as *mixing*."""
+    """Return an operation's row, by any spelling; one unknown to the table counts as *mixing*."""
     found = _OPERATIONS.get(name)
     if found is None:
         op = spelled(name).op
@@ -267,22 +266,22 @@ def operation_named(name: str) -> Operation:
 
 
 def kind_of(op: str, *args: Any, **kwargs: Any) -> Kind:
-    """Return the kind of map that an operation is for these arguments, some of which are values."""
+    """Return an operation's kind of map for these arguments, some of which are values."""
     return operation_named(op).kind_of(Call(operation_named(op), args, kwargs))
 
 
 def made(function: Callable[..., Any]) -> None:
-    """Note a function that is an operation of its own, under its own name."""
+    """Store a function that is an operation under its own name."""
     _MADE[function.__name__] = function
 
 
 def made_function(op: str) -> Callable[..., Any] | None:
-    """Return the function that was made an operation of this name."""
+    """Return the function stored as the operation of this name."""
     return _MADE.get(op)
 
 
 def table() -> list[Rule]:
-    """Return every row: the rules written out and those that a kind serves, sorted by operation and type."""
+    """Return every row, with its own rule or served by a kind, sorted by operation and type."""
     written = [Rule(op, on, function) for (op, on), function in _RULES.items()]
     served = [Rule(op, on, function) for (op, on), function in _DOCUMENTS.items() if (op, on) not in _RULES]
     return sorted([*written, *served], key=lambda row: (row.op, row.on.__name__))

@@ -1,13 +1,13 @@
 """Torch's many names for one operation.
 
 `torch.relu`, `F.relu`, `Tensor.relu_`, `x + y`, `x += y`, `1 - x` and their synonyms all reach the rule under the plain
-name. In-place spellings are served by the same pure rule: the dispatcher puts its result back into the value.
+name. The same pure rule serves in-place spellings: the dispatcher puts its result back into the value.
 """
 
 from typing import NamedTuple
 
 _SYNONYMS = {
-    "_threshold": "threshold",  # what `torch.nn.functional.threshold` calls itself
+    "_threshold": "threshold",  # `torch.nn.functional.threshold` calls itself so
     "absolute": "abs",
     "arctan2": "atan2",
     "clip": "clamp",
@@ -51,7 +51,7 @@ _SPELLINGS: dict[str, Spelling] = {
 
 
 def spell(op: str) -> None:
-    """Make known all spellings of an operation."""
+    """Register all spellings of an operation."""
     for name in (op, *(synonym for synonym, meant in _SYNONYMS.items() if meant == op)):
         _SPELLINGS.setdefault(name, Spelling(op))
         _SPELLINGS.setdefault(f"{name}_", Spelling(op, in_place=True))
@@ -61,6 +61,6 @@ def spell(op: str) -> None:
 
 
 def spelled(name: str) -> Spelling:
-    """Return what a function of this name spells; an unknown name is an operation of its own."""
+    """Return the operation that a function name spells; an unknown name is its own operation."""
     found = _SPELLINGS.get(name)
     return Spelling(name) if found is None else found

@@ -1,9 +1,9 @@
-"""Many draws as one batch: operations on draws that lie behind each other along the first dimension.
+"""Many draws as one batch: operations on draws joined along the first dimension.
 
-An operation is run on all draws at once if it is known to keep what lies along the first dimension apart. The rule
-table knows many of them: functions of each element, and what acts along other dimensions only. Others are listed here,
-with the ranks at which their first dimension holds the items. Everything else is refused, and the draws are made in
-another way. Draws are outermost, so that every reshape keeps them apart.
+An operation runs on all draws at once if it is known to keep entries along the first dimension apart. The rule table
+knows many of these: functions of each element, and operations along other dimensions only. Others are listed here, with
+the ranks at which their first dimension holds the items. Everything else is refused, and the draws are made another
+way. Draws are outermost, so every reshape keeps them apart.
 """
 
 from momentprop.folding.mode import Folding as Folding

@@ -17,7 +17,7 @@ from momentprop.values.folded import Fold, Folded
 
 
 class Folding(TorchFunctionMode):
-    """Runs operations on draws that lie in one batch, and refuses those that may mix them."""
+    """Runs operations on draws in one batch, and refuses those that might mix them."""
 
     def __init__(self, fold: Fold) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Folding(TorchFunctionMode):
         return self._wrapped(step, result)
 
     def _way(self, op: str) -> How:
-        """Return how an operation is run; a rule for draws that is not of the library speaks against it."""
+        """Return how to run an operation; refuse it if someone else has defined a rule for draws."""
         how, rule = ways().get(op), find(op, Sample)
         if how is None or not (rule is None or rule.__module__.startswith("momentprop.")):
             self.fold.refuse(op)
@@ -72,7 +72,7 @@ class Folding(TorchFunctionMode):
         return how
 
     def _on_plain(self, step: Step) -> Any:
-        """Apply an operation without a draw among its arguments; noise makes draws of the first one."""
+        """Apply an operation without a draw among its arguments; noise turns the first one into draws."""
         op, args, kwargs = step.op, step.args, step.kwargs
         if op in _SIZED:
             return self.fold.value(sized(step))
@@ -81,14 +81,14 @@ class Folding(TorchFunctionMode):
         if not acts and op not in DRAWS and made_function(op) is None:
             before = torch_states()
             result = step.function(*args, **kwargs)
-            step.require(are_same(before, torch_states()))  # it may draw inside, as attention does: once for all draws
+            step.require(are_same(before, torch_states()))  # it could draw inside, like attention: once for all draws
             return result
         writes = kwargs.get("inplace") or step.function.__name__.endswith("_")
         step.require(len(args) > 0 and type(args[0]) is Tensor and args[0].is_floating_point() and not writes)
         return self._run(Step(self.fold, op, step.function, [self.fold.lifted(args[0]), *args[1:]], kwargs), False)
 
     def _wrapped(self, step: Step, result: Any) -> Any:
-        """Return the tensors of a result as draws; a view and what it is a view of are marked."""
+        """Return a result's tensors as draws; mark a view and its base."""
         if isinstance(result, Tensor):
             for value in step.values:
                 if result is value.folded:
@@ -107,6 +107,6 @@ _VIEWS = frozenset(
     """flatten ravel reshape view unflatten squeeze unsqueeze select narrow chunk split unbind permute transpose expand
     getitem detach contiguous to float double half bfloat16 type alias positive""".split()
 )
-"""What may lie in the memory of its argument."""
+"""Operations whose result can lie in their argument's memory."""
 
 _WRITES = (pointwise, noise)

@@ -1,4 +1,4 @@
-"""An operation that meets draws in one batch, and how it is run."""
+"""An operation on draws in one batch, and how to run it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ Function = Callable[..., Any]
 
 
 class Step:
-    """An operation that meets draws in one batch."""
+    """An operation on draws in one batch."""
 
     __slots__ = ("args", "fold", "function", "kwargs", "op", "values")
 
@@ -21,7 +21,7 @@ class Step:
         self.values: list[Any] = values_in(args, kwargs)
 
     def require(self, holds: bool) -> None:
-        """Refuse the operation unless something holds."""
+        """Refuse the operation unless a condition holds."""
         if not holds:
             self.fold.refuse(self.op)
 
@@ -39,11 +39,11 @@ class Step:
         return self.values[0]  # type: ignore[no-any-return]
 
     def on(self, first: Tensor, *more: Any) -> Any:
-        """Run the operation with a tensor in the place of the first argument, and perhaps other arguments."""
+        """Run the operation with a tensor in place of the first argument, and perhaps other arguments."""
         return self.function(first, *(more or self.args[1:]), **self.kwargs)
 
     def filled(self, tensor_of: Function) -> Any:
-        """Run the operation with tensors in the places of the values."""
+        """Run the operation with tensors in place of the values."""
         args = [_filled(argument, tensor_of) for argument in self.args]
         return self.function(*args, **{name: _filled(x, tensor_of) for name, x in self.kwargs.items()})
 

@@ -1,4 +1,4 @@
-"""How each operation is run on draws that lie in one batch, or why it is refused."""
+"""How to run each operation on draws in one batch, or why to refuse it."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ def _folded(value: Folded) -> Tensor:
 
 
 def pointwise(step: Step) -> Any:
-    """Run a function of elements that lie at one place, which tensors of other shapes are broadcast to."""
+    """Run a function of elements at one place, to which tensors of other shapes broadcast."""
     values, first = step.values, step.values[0].folded
     plain = [x for x in (*step.args, *step.kwargs.values()) if isinstance(x, Tensor)]
     if not plain and len(values) == 1 and values[0] is step.args[0]:
@@ -35,7 +35,7 @@ def pointwise(step: Step) -> Any:
 
 
 def _along(step: Step) -> Any:
-    """Run an operation that acts along dimensions which the table tells."""
+    """Run an operation that acts along dimensions given by the table."""
     value, operation = step.alone, operation_named(step.op)
     dims = operation.dims(Call(operation, step.args, step.kwargs, step.values))
     step.require(dims is not None and 0 not in dims)
@@ -55,7 +55,7 @@ def _items(least: int, most: int | None = None) -> How:
 
 
 def _dim(name: str, position: int, default: Any = None) -> How:
-    """Run an operation that acts along the dimensions which an argument names."""
+    """Run an operation that acts along dimensions named by an argument."""
 
     def run(step: Step) -> Any:
         x, dims = step.alone.folded, step.given(name, position, default)
@@ -68,7 +68,7 @@ def _dim(name: str, position: int, default: Any = None) -> How:
 
 
 def noise(step: Step) -> Any:
-    """Draw noise for every draw, unless units share it that lie along the first dimension."""
+    """Draw noise for every draw, unless units along the first dimension share it."""
     value, operation = step.alone, operation_named(step.op)
     assert isinstance(operation, Noise)
     step.require(0 not in operation.shared(Call(operation, step.args, step.kwargs, step.values)))
@@ -79,14 +79,14 @@ def noise(step: Step) -> Any:
 
 
 def noisy(step: Step) -> Any:
-    """Return the input of an activation with its noise; the mode sees what the activation does with it."""
+    """Return an activation's input with its noise; the mode sees what the activation does with it."""
     x, noise = step.alone.folded, step.given("noise", 2, "normal")
     step.require(isinstance(noise, str) or _is_flat(noise.batch_shape, x.ndim))
     return x - draw_like(x, noise)
 
 
 def _is_flat(shape: Sequence[int], rank: int) -> bool:
-    """Return whether a shape is broadcast along the first of some dimensions."""
+    """Return whether a shape broadcasts along the first of some dimensions."""
     return len(shape) < rank or (len(shape) == rank and shape[0] == 1)
 
 
@@ -184,7 +184,7 @@ def _indexed(step: Step) -> Any:
 
 
 def _joined(step: Step) -> Any:
-    """Put tensors behind each other, along another dimension than the first; `stack` makes a new one."""
+    """Join tensors along a dimension other than the first; `stack` makes a new one."""
     parts, dim = step.args[0], step.given("dim", 1, 0)
     step.require(isinstance(parts, list | tuple) and len(step.values) == sum(type(x) is Folded for x in parts))
     tensors = [(x if type(x) is Folded else step.fold.lifted(x)).folded for x in parts]
@@ -194,7 +194,7 @@ def _joined(step: Step) -> Any:
 
 
 def sized(step: Step) -> Any:
-    """Draw numbers of a given shape, for every draw its own."""
+    """Draw numbers of a given shape, separately for every draw."""
     sizes = _numbers(step.args)
     step.require(len(sizes) > 0 and all(type(size) is int for size in sizes))
     step.require(not {"size", "generator", "out", "names"} & set(step.kwargs))
@@ -202,7 +202,7 @@ def sized(step: Step) -> Any:
 
 
 def _numbers(arguments: Sequence[Any]) -> list[Any]:
-    """Return numbers that were given one by one or as a sequence."""
+    """Return numbers passed one by one or as a sequence."""
     return list(arguments[0] if len(arguments) == 1 and isinstance(arguments[0], list | tuple) else arguments)
 
 
@@ -213,7 +213,7 @@ _ELEMENTS = """
     masked_fill nan_to_num ne not_equal ones_like positive rand_like randn_like remainder round sgn sinc sinh
     softsign tan trunc where xlogy zeros_like
 """.split()
-"""Functions of each element that the table does not know as such."""
+"""Elementwise functions that the table does not list as such."""
 
 _LISTED: dict[str, How] = {
     **dict.fromkeys(_ELEMENTS, pointwise),
@@ -256,7 +256,7 @@ _LISTED: dict[str, How] = {
 
 @functools.cache
 def ways() -> dict[str, How]:
-    """Return how each operation is run on draws in one batch: by what the table knows of it, or as listed."""
+    """Return how to run each operation on draws in one batch: by the table's facts, or as listed here."""
     return {**{operation.name: how for operation, how in _derived()}, **_LISTED}
 
 

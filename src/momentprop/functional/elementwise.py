@@ -25,13 +25,13 @@ def elementwise(f: Callable[[Tensor], Tensor], kinks: Sequence[float] = (), scal
            variance=tensor([0.7516]))
 
     `kinks` are the points where `f` or its derivative jumps. `scale` is the distance over which `f` varies near its
-    kinks (near zero if it has none); far from them it may only vary slowly. For a function that is a polynomial
-    between its kinks, `math.inf` saves time. The moments are exact up to the quadrature, with an error below 1e-5 of
-    the deviation, for functions that grow at most like a polynomial; faster ones are cut off at 8.5 deviations. The
-    cost is that of about a hundred evaluations of `f` in float64.
+    kinks (near zero if it has none); far from them it must vary slowly. For a function that is a polynomial between its
+    kinks, `math.inf` saves time. The moments are exact up to the quadrature, with an error below 1e-5 of the deviation,
+    for functions that grow at most like a polynomial; faster ones are cut off at 8.5 deviations. The cost is about a
+    hundred evaluations of `f` in float64.
 
-    `f` must treat every element alike and must not hold tensors that need gradients: the derivatives by the mean and
-    the variance are complete, including jumps, but there are no others. The result can be registered as a rule,
+    `f` must treat every element alike and must not hold tensors that need gradients: the derivatives by mean and
+    variance are complete, including jumps, but there are no others. The result can be registered as a rule,
     `momentprop.rule("atan", on=Normal)(elementwise(torch.atan))`.
     """
     function = Transform(quadrature(f, kinks, scale), f)

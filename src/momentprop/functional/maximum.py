@@ -13,9 +13,9 @@ from momentprop.kernels.maximum import Method
 def maximum_of(input: Tensor, dim: int, method: Method | None = None, keepdim: bool = False) -> Any:
     r"""The largest element along a dimension.
 
-    On a value with a variance, `method` says how more than two elements are compared: `"pairs"` (one after the other in
-    the order of descending mean, the default up to 16), `"quadrature"` (of the distribution of the maximum, the
-    default beyond, and more accurate) or `"tree"` (the paper's balanced tree of pairs).
+    On a value with a variance, `method` says how to compare more than two elements: `"pairs"` (one after another in
+    order of descending mean, the default up to 16), `"quadrature"` (over the distribution of the maximum, more
+    accurate, the default beyond 16) or `"tree"` (the paper's balanced tree of pairs).
 
     >>> import torch, momentprop
     >>> x = momentprop.Normal(torch.zeros(3), 1.0)
@@ -41,5 +41,5 @@ def maxout(input: Any, pieces: int, dim: int = 1, method: Method | None = None) 
 
 @operation
 def max_with_covariance(input: Tensor, other: Tensor, covariance: Tensor | float) -> Any:
-    r"""The larger of two jointly normal variables of known covariance; for tensors, simply the larger."""
+    r"""The larger of two jointly normal variables with known covariance; for tensors, simply the larger."""
     return torch.maximum(input, other)

@@ -1,7 +1,7 @@
-r"""Adds noise of a known distribution, or multiplies by it.
+r"""Adds noise with a known distribution, or multiplies by it.
 
 The noise is the name of a distribution (see `momentprop.noise.named`), or a `torch.distributions.Distribution` with a
-known mean and variance, which are all that AP2 needs.
+known mean and variance, all that AP2 needs.
 """
 
 from typing import Literal
@@ -20,7 +20,7 @@ from momentprop.values import Value
 def add_noise(input: Tensor, noise: str | Distribution, training: bool = True) -> Tensor:
     r"""$X + Z$ with independent noise $Z$ for every element.
 
-    On a tensor the noise is drawn in training and replaced by its mean otherwise, as dropout does.
+    On a tensor, it draws the noise in training and replaces it by its mean otherwise, like dropout.
 
     >>> import torch, momentprop
     >>> momentprop.functional.add_noise(momentprop.Normal(torch.ones(2), 1.0), torch.distributions.Laplace(0.0, 1.0))
@@ -38,10 +38,10 @@ def multiply_noise(input: Tensor, noise: str | Distribution, training: bool = Tr
 
 @operation
 def stochastic_depth(input: Tensor, p: float, mode: Literal["row", "batch"] = "row", training: bool = True) -> Tensor:
-    r"""$X B / (1 - p)$, where $B$ is zero with probability `p` for a whole example: a residual branch that is dropped.
+    r"""$X B / (1 - p)$, where $B$ is zero with probability `p` for a whole example: drops a residual branch.
 
-    The units of an example share one draw (`mode="row"`), or those of the whole batch do (`mode="batch"`). It is
-    `torchvision.ops.stochastic_depth` as an operation that has rules. As dropout, it acts in training only.
+    An example's units share one draw (`mode="row"`), or the whole batch's do (`mode="batch"`). It is
+    `torchvision.ops.stochastic_depth` as an operation with rules. Like dropout, it acts only in training.
 
     >>> import torch, momentprop
     >>> momentprop.functional.stochastic_depth(momentprop.Normal(torch.ones(1, 2), 0.0), 0.5).variance
@@ -58,7 +58,7 @@ def stochastic_depth(input: Tensor, p: float, mode: Literal["row", "batch"] = "r
 
 
 def require_depth(p: float, mode: str) -> None:
-    """Refuse a probability or a mode that stochastic depth does not have."""
+    """Refuse a probability or mode that stochastic depth does not allow."""
     if not 0 <= p <= 1:
         raise ValueError(f"a probability lies between 0 and 1, but p is {p}")
     if mode not in ("row", "batch"):
@@ -86,7 +86,7 @@ def draw_like(input: Tensor, noise: str | Distribution) -> Tensor:
 
 
 def _drawn(noise: Distribution, shape: torch.Size) -> Tensor:
-    """Draws of the given shape; by quantiles where torch's own method fails under `vmap` or compilers."""
+    """Draws of the given shape, by quantiles where torch's own method fails under `vmap` or compilers."""
     like = noise.mean
     if isinstance(noise, Normal):
         return noise.loc + noise.scale * torch.randn(shape, dtype=like.dtype, device=like.device)

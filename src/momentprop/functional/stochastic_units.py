@@ -53,17 +53,18 @@ def stochastic_binary(
     gradient: Gradient = "straight_through",
     training: bool = True,
 ) -> Tensor:
-    r"""A unit that is `high` where $X - Z \ge 0$, so with probability $F(X)$, and `low` otherwise.
+    r"""A unit that is `high` where $X - Z \ge 0$, that is with probability $F(X)$, and `low` otherwise.
 
     $F$ is the distribution function of the noise $Z$. On a value with a variance, `method` computes $E\,F(X)$:
 
     * `exact`: to quadrature accuracy or better, for any noise;
-    * `ap2a`, `ap2b`: as if $X - Z$ were normal or logistic, with its mean and variance (the paper's, for any noise);
+    * `ap2a`, `ap2b`: as if $X - Z$ were normal or logistic, with its mean and variance (the paper's methods, for any
+      noise);
     * `pea`, `mackay`: see `momentprop.paper`, for logistic noise only.
 
-    The default is `exact`, but `ap2b` for logistic noise and values of type `Logistic` or `Fitted`.
+    The default is `exact`, except `ap2b` for logistic noise on a `Logistic` or `Fitted` value.
 
-    A draw has the gradient of its expectation ("straight through"). With `gradient="score"` it has none, and adds its
+    A draw has the gradient of its expectation ("straight through"). With `gradient="score"` it has none and adds its
     probability to the active `ScoreFunction` instead.
 
     >>> import torch, momentprop
@@ -101,7 +102,7 @@ def chance(x: Tensor, noise: str | Distribution) -> Tensor:
 
 
 def drawn(probability: Tensor, gradient: str) -> Tensor:
-    """Bernoulli draws of these probabilities."""
+    """Bernoulli draws with these probabilities."""
     unit = torch.bernoulli(probability.detach())
     # never the logarithm of zero: a draw of probability zero does not occur
     return _estimated(unit, probability, lambda: torch.where(unit > 0, probability, 1 - probability).log(), gradient)
@@ -127,7 +128,7 @@ def binary_step(input: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
     Its gradient on a tensor is zero. On a value with a variance the unit is uncertain, and its mean $\Phi(\mu/\sigma)$
     depends smoothly on the input.
     """
-    side = torch.sign(torch.sign(input) + 0.5)  # has the derivative zero; a comparison would have none
+    side = torch.sign(torch.sign(input) + 0.5)  # its derivative is zero; a comparison would have none
     return between(0.5 * side + 0.5, low, high)  # type: ignore[no-any-return]
 
 
@@ -137,10 +138,10 @@ def noisy_activation(
 ) -> Tensor:
     r"""$f(X - Z)$ for an elementwise function $f$, such as the stochastic rectifier $\max(0, X - Z)$.
 
-    On a value with a variance, means and variances add and the rule of $f$ does the rest. The expectation on a tensor,
+    On a value with a variance, means and variances add, and the rule of $f$ does the rest. The expectation on a tensor,
     and so AP1, is $E\,f(x - Z)$. Normal noise uses the rule of $f$ on `Normal`, logistic noise in rectifiers the rule
-    on `Logistic`, and all other cases a quadrature over the quantiles of the noise, for which $f$ may have one kink or
-    jump, at zero.
+    on `Logistic`, and all other cases a quadrature over the noise's quantiles, for which $f$ can have one kink or jump,
+    at zero.
 
     >>> import torch, momentprop
     >>> x = torch.tensor([0.0, 1.0])
@@ -193,8 +194,8 @@ def gumbel_argmax(
     r"""$\arg\max_k (X_k + \Gamma_k)$ with independent Gumbel noises $\Gamma_k$, as a one-hot vector.
 
     Its expectation given $x$ is $\mathrm{softmax}(x)$. On a value with a variance it has the moments $q$ and $q(1-q)$
-    of the indicators of the classes, with the class posterior $q$ by `method` (see `class_posterior`). The gradient of
-    a draw is as in `stochastic_binary`.
+    of the class indicators, with the class posterior $q$ by `method` (see `class_posterior`). A draw has the gradient
+    described in `stochastic_binary`.
 
     >>> import torch, momentprop
     >>> x = momentprop.Normal(torch.tensor([2.0, 0.0, 0.0]), torch.tensor([9.0, 1.0, 1.0]))

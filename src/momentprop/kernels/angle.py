@@ -18,20 +18,20 @@ from momentprop.kernels.moments import Moments
 from momentprop.kernels.nodes import LEGENDRE
 from momentprop.kernels.tails import cdf
 
-_NEAR = (0.75, 1.5, 2.5, 3.5, 5.0, 7.0, 9.0)  # ends of panels round the mean angle, in its standard deviations
-_GRADES = (0.5, 2.0, 6.0, 20.0, 80.0, 400.0, 3000.0)  # and round the axes, in the width that the density may have there
-_TINY = 1e-100  # its powers in derivatives are finite: where a clamp acts, forward mode multiplies them by zero
+_NEAR = (0.75, 1.5, 2.5, 3.5, 5.0, 7.0, 9.0)  # ends of panels around the mean angle, in its standard deviations
+_GRADES = (0.5, 2.0, 6.0, 20.0, 80.0, 400.0, 3000.0)  # and around the axes, in possible widths of the density
+_TINY = 1e-100  # its powers in derivatives stay finite: where a clamp acts, forward mode multiplies them by zero
 
 
 def angle(y: Tensor, y_variance: Tensor, x: Tensor, x_variance: Tensor) -> Moments:
     r"""Moments of $\mathrm{atan2}(Y, X)$, by Gauss-Legendre quadrature of the density of the angle, in float64.
 
-    What is integrated is the change of the angle from $\theta_0$, so that small variances do not cancel.
+    The integrand is the change of the angle from $\theta_0$, so small variances do not cancel.
     """
     dtype = y.dtype
     y, v, x, w = (part.double() for part in (y, y_variance, x, x_variance))
     here = torch.atan2(y, x)
-    start = here.detach()  # angles are where they are: derivatives act on their density, so that the cut adds no terms
+    start = here.detach()  # angles stay fixed: derivatives act on their density, so the cut adds no terms
     left, right = _panels(y, v, x, w, start)
     nodes, weights = constant(LEGENDRE[8], y).reshape(-1, 2, *[1] * y.ndim).unbind(1)
     change = left.unsqueeze(1) + (right - left).unsqueeze(1) * nodes  # shape: (panels, nodes, ...)
@@ -54,20 +54,20 @@ def angle(y: Tensor, y_variance: Tensor, x: Tensor, x_variance: Tensor) -> Momen
 
 
 def _on_line(mean: Tensor, variance: Tensor, above: float, below: float) -> tuple[Tensor, Tensor]:
-    """Return the moments of the angle of a point on a line through the origin, which has two, in units of pi."""
+    """Return the moments, in units of pi, of the angle of a point on a line through the origin: two of them."""
     a = mean / variance.clamp(min=_TINY).sqrt()
     up, down = cdf(a), cdf(-a)
     return math.pi * (above * up + below * down), (math.pi * (above - below)) ** 2 * up * down
 
 
 def _panels(y: Tensor, v: Tensor, x: Tensor, w: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the ends of panels of the change of the angle, none of which holds a peak of the density or the cut."""
+    """Return the ends of panels of the change of the angle, with no peak of the density and no cut inside."""
     with torch.no_grad():
         square = (x * x + y * y).clamp(min=_TINY)
         across = (v * x * x + w * y * y) / square  # the variance across the mean direction
         width = (across / square).sqrt().clamp(max=math.pi)
         along_x, along_y = (part.abs() + spread.sqrt() for part, spread in ((x, w), (y, v)))
-        flat = (along_y / along_x.clamp(min=_TINY)).clamp(max=math.pi)  # of a peak at the x axis
+        flat = (along_y / along_x.clamp(min=_TINY)).clamp(max=math.pi)  # width of a peak at the x axis
         steep = (along_x / along_y.clamp(min=_TINY)).clamp(max=math.pi)
         marks = [sign * width * near for near in _NEAR for sign in (-1, 1)]
         for turn in (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0):  # axes and the cut, in units of pi

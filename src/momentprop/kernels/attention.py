@@ -1,15 +1,14 @@
 r"""Moments of $O_c = \sum_j p_j V_{jc}$, an average of values $V_j$ with weights $p = \mathrm{softmax}(X)$.
 
-The scores $X_j = g\,Q\cdot K_j$ have two kinds of noise. That of a key is *private* to its score, of variance
-$g^2 \sum_d (\mu_{Q_d}^2 + \sigma_{Q_d}^2)\,\sigma_{K_{jd}}^2$. That of the query is *shared* by all scores. As the
-softmax does not change when a number is added to all scores, only the deviation of the key from the average key
-$\bar k = \sum_j p_j\mu_{K_j}$ counts: $u_j = g^2 \sum_d \sigma_{Q_d}^2 (\mu_{K_{jd}} - \bar k_d)^2$.
+The scores $X_j = g\,Q\cdot K_j$ have two kinds of noise. A key's noise is *private* to its score, with variance
+$g^2 \sum_d (\mu_{Q_d}^2 + \sigma_{Q_d}^2)\,\sigma_{K_{jd}}^2$. The query's noise is *shared* by all scores. Adding a
+number to all scores leaves the softmax unchanged, so only the deviation of the key from the average key
+$\bar k = \sum_j p_j\mu_{K_j}$ matters: $u_j = g^2 \sum_d \sigma_{Q_d}^2 (\mu_{K_{jd}} - \bar k_d)^2$.
 
 To first order the weights deviate by $\delta p_j = p_j(\delta X_j - \sum_k p_k\,\delta X_k)$, so that with
 $c_j = V_j - E\,O$ the private noise gives the variance $\sum_j p_j^2 \sigma_j^2 c_j^2$ and the shared noise gives
-$g^2 \sum_d \sigma_{Q_d}^2\,(\sum_j p_j c_j \mu_{K_{jd}})^2$. The `gains` of each
-weight, the ratio of the variance of $p_j$ to its first order, account for higher orders. Everything is exact as the
-variances vanish.
+$g^2 \sum_d \sigma_{Q_d}^2\,(\sum_j p_j c_j \mu_{K_{jd}})^2$. Each weight's `gains`, the ratio of the variance of $p_j$
+to its first order, account for higher orders. Everything is exact as the variances vanish.
 """
 
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from momentprop.kernels.logistic import COARSE, logistic_expectations
 from momentprop.kernels.rows import along_contraction, along_rows
 from momentprop.kernels.softmax import against_rivals, one_hot, present, step, without_own
 
-_NEAR = 1.0  # variance of scores up to which the second order of the mean is blended in
+_NEAR = 1.0  # variance of scores up to which the mean's second order is blended in
 _SERIES = 0.5  # variance up to which three terms of a series are exact to 0.5 %
 _DAMPING = 1e-6  # of the two ratios of sums that are one to first order
 
@@ -40,7 +39,7 @@ class Scores(NamedTuple):
 
     @property
     def noise(self) -> list[Tensor]:
-        """The private and the shared variance, as far as they are there."""
+        """The private and the shared variance, where they are present."""
         return [part for part in (self.private, self.shared) if part is not None]
 
 
@@ -79,7 +78,7 @@ def scores(
 
 
 def _from_average(spread: Tensor, here: Tensor, rest: Tensor, own: Tensor) -> tuple[Tensor]:
-    """The variance seen from the average key: a square, up to rounding, and apart that of the most probable key."""
+    """The variance seen from the average key, a square up to rounding, and separately that of the most probable key."""
     return (torch.where(here > 0, own, (spread + rest).clamp(min=0.0)),)
 
 
@@ -88,7 +87,7 @@ def _times(x: Tensor, factor: Tensor | None) -> Tensor:
 
 
 def weights(scores: Scores) -> Weights:
-    r"""Mean and variance of the probabilities in a closed form, $O(1)$ for each score.
+    r"""Mean and variance of the probabilities in closed form, $O(1)$ for each score.
 
     The mean is $E\,S(X_j - L_j)$ of `kernels.softmax.fast`, normalized, and for small variances the second order
     $\mathrm{softmax}(\mu_j + (\frac12 - p_j)\sigma_j^2 + \frac12 u_j)$. The variance is that of $S(X_j - L_j)$ where
@@ -103,7 +102,7 @@ def weights(scores: Scores) -> Weights:
 
 
 def _probabilities(is_private: bool, mean: Tensor, *noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the weights for one or two kinds of noise, of which the first `is_private`."""
+    """Mean and variance of the weights for one or two kinds of noise, the first of which `is_private`."""
     mean, variance, absent = present(mean, _added(noise))
     gap, spread = against_rivals(mean, variance, absent)
     far = 100 + spread
@@ -127,8 +126,8 @@ def mixture(
 ) -> tuple[Tensor, Tensor]:
     r"""Mean and variance of $\sum_j p_j V_j$ for values $V_j$ that are independent of the scores.
 
-    Their own noise adds $\sum_j E[p_j^2]\,\sigma_{V_j}^2$. Dropout of the weights, multiplication by one or zero over
-    the probability $1 - r$ to be kept, divides that by $1 - r$ and adds $\frac{r}{1-r}\sum_j E[p_j^2]\,\mu_{V_j}^2$.
+    Their own noise adds $\sum_j E[p_j^2]\,\sigma_{V_j}^2$. Dropout multiplies weights by zero or, with probability
+    $1 - r$, by $1/(1 - r)$; it divides that term by $1 - r$ and adds $\frac{r}{1-r}\sum_j E[p_j^2]\,\mu_{V_j}^2$.
     """
     average = weights.mean
     result = average @ value
@@ -144,7 +143,7 @@ def mixture(
 
 
 def _by_scores(scores: Scores, weights: Weights, value: Tensor) -> Tensor:
-    """The variance of the average of values that is due to the noise of the scores; `value` is centred."""
+    """The part of the average's variance that is due to the noise of the scores; `value` is centred."""
     average, noise = weights.mean, scores.noise
     is_private, is_shared = scores.private is not None, scores.shared is not None
     kernel = partial(_contributions, is_private, is_shared)
@@ -185,7 +184,7 @@ def _total(
 
 
 def _contributions(is_private: bool, is_shared: bool, average: Tensor, spread: Tensor, *noise: Tensor) -> list[Tensor]:
-    """The weights apart from the largest, then the contributions of private noise, then the gain of shared noise."""
+    """The weights except the largest, then the contributions of private noise, then the gain of shared noise."""
     here = one_hot(average)
     gained = average * average * gains(Weights(average, spread), _added(noise))
     found = [here.to(average.dtype), *_apart(here, average)]
@@ -198,11 +197,11 @@ def _contributions(is_private: bool, is_shared: bool, average: Tensor, spread: T
 
 
 def gains(weights: Weights, variance: Tensor) -> Tensor:
-    r"""The factor by which each score's noise moves the average more than to first order, times $\lambda$.
+    r"""The factor by which each score's noise moves the average beyond first order, times $\lambda$.
 
     The factor is the variance of $p_j$ over its first order $q_j^2((1-q_j)^2\sigma_j^2 + \sum_{k\ne j}
-    q_k^2\sigma_k^2)$. The number $\lambda$ makes $\sum_j \mathrm{Var}\,p_j$ agree with $\sum_j a_j(1 - 2q_j + \sum_k
-    q_k^2)$, the value for contributions $a_j$ to the average.
+    q_k^2\sigma_k^2)$. The number $\lambda$ makes $\sum_j \mathrm{Var}\,p_j$ equal $\sum_j a_j(1 - 2q_j + \sum_k
+    q_k^2)$, its value for contributions $a_j$ to the average.
     """
     q = weights.mean
     rest = _complement(q)
@@ -216,7 +215,7 @@ def gains(weights: Weights, variance: Tensor) -> Tensor:
 
 
 class _Apart(NamedTuple):
-    """Terms of each key: that of the most probable one, apart from those of the others."""
+    """Each key's terms: that of the most probable key, separate from the others."""
 
     here: Tensor  # one for this key, otherwise zero
     own: Tensor  # its term
@@ -244,7 +243,7 @@ def _most_probable_score(mean: Tensor) -> tuple[Tensor, ...]:
 
 
 class _Top(NamedTuple):
-    r"""The most probable key of each query: if it is certain, its $c_j$ vanishes."""
+    r"""Each query's most probable key: if it is certain, its $c_j$ vanishes."""
 
     value: Tensor
     others: Tensor  # the sum of the other terms
@@ -303,8 +302,8 @@ def _logistic(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _logistic_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     r"""$E\,S(X)$ and $\mathrm{Var}\,S(X)$.
 
-    The variance is the series $\sum_k \sigma^{2k}(E\,S^{(k)})^2/k!$ where it is small, and $E\,S^2 - (E\,S)^2$ beyond,
-    which the coarse mixture overestimates far out, where the variance is that of $e^X$.
+    Where it is small, the variance is the series $\sum_k \sigma^{2k}(E\,S^{(k)})^2/k!$; beyond, it is
+    $E\,S^2 - (E\,S)^2$. The coarse mixture overestimates that far out, where the variance is that of $e^X$.
     """
     positive = mean > 0
     (u, slope, bend, third), (w, *_) = logistic_expectations(torch.where(positive, -mean, mean), variance, 3, COARSE)
@@ -316,7 +315,7 @@ def _logistic_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _softmax(mean: Tensor) -> Tensor:
-    """The softmax, and zero for a query that may attend to nothing."""
+    """The softmax, and zero for a query with nothing to attend to."""
     mean, _, absent = present(mean, mean)
     return torch.where(absent, 0.0, torch.softmax(mean, -1))
 

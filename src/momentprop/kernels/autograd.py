@@ -12,7 +12,7 @@ from momentprop.kernels.moments import Kernel, exact_where_certain, flat_partial
 
 
 class Fused(torch.autograd.Function):
-    """Saves the inputs of a kernel and its partial derivatives, if the kernel gives them."""
+    """Saves a kernel's inputs, and its partial derivatives if the kernel gives them."""
 
     generate_vmap_rule = True
 
@@ -34,7 +34,7 @@ class Fused(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         """Multiply by the partial derivatives, or differentiate the kernel."""
-        saved = ctx.saved_tensors  # once: checkpointing refuses to unpack a tensor a second time
+        saved = ctx.saved_tensors  # only once: checkpointing refuses to unpack a tensor a second time
         inputs, partials = saved[: ctx.arity], saved[ctx.arity :]
         totals: list[Tensor | None] = [None] * ctx.arity
         by_kernel = grads
@@ -51,7 +51,7 @@ class Fused(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        """Differentiate forwards, by two derivatives backwards."""
+        """Differentiate in forward mode, by two backward derivatives."""
         refuse_forward_over_forward()
         saved = ctx.saved_tensors
         inputs, partials = saved[: ctx.arity], saved[ctx.arity :]

@@ -1,4 +1,4 @@
-r"""Binary units with noise $Z$: Bernoulli variables of probability $F(X)$, with the distribution function $F$ of $Z$.
+r"""Binary units with noise $Z$: Bernoulli variables with probability $F(X)$ for the distribution function $F$ of $Z$.
 
 The mean is $\mu' = E\,F(X)$ and the variance $\mu'(1 - \mu')$. Logistic and normal noise are in `kernels.logistic` and
 `kernels.probit`.
@@ -49,19 +49,19 @@ def bernoulli_uniform(mean: Tensor, variance: Tensor) -> Moments:
 
 
 def _with_variance(tail: Tensor, positive: Tensor, by_mean: Tensor, by_variance: Tensor) -> Partials:
-    """The derivatives of a mirrored Bernoulli variable, from those of its probability at the mirrored mean."""
+    """A mirrored Bernoulli variable's derivatives, from those of its probability at the mirrored mean."""
     tilt = torch.where(positive, 2 * tail - 1, 1 - 2 * tail)  # 1 - 2 mu'
     by_variance = torch.where(positive, -by_variance, by_variance)
     return (by_mean, tilt * by_mean), (by_variance, tilt * by_variance)
 
 
 def bernoulli_quadrature(distribution: Callable[[Tensor], Tensor], kinks: Sequence[Any] = ()) -> Kernel:
-    r"""For any noise of scale 1, by a quadrature over $X$ that knows the kinks of its distribution function."""
+    r"""For any noise of scale 1: a quadrature over $X$ that knows the kinks of the noise's distribution function."""
     transform = quadrature(distribution, kinks)
 
     def kernel(mean: Tensor, variance: Tensor) -> Moments:
         moments = transform(mean.double(), variance.double())
-        p = moments.mean.clamp(0.0, 1.0)  # against the rounding of the sum
+        p = moments.mean.clamp(0.0, 1.0)  # against rounding of the sum
 
         def partials() -> Partials:
             assert moments.partials is not None

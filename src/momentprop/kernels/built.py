@@ -1,4 +1,4 @@
-"""Elementwise kernels that have been built, and their derivatives."""
+"""Built elementwise kernels and their derivatives."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,9 +21,9 @@ def if_built(
     like: Sequence[Tensor],
     made: Callable[[], Sequence[Tensor]],
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the result of an elementwise kernel by its program, or None if that has not been built.
+    """Return an elementwise kernel's result by its program, or None if the program is not built yet.
 
-    The program takes tensors that must first be `made`; those given are `like` them in type, device and number.
+    The program takes tensors that `made` must first make; the given ones are `like` them in type, device and number.
     """
     program = built_program(kernel, None, False, like)
     return None if program is None else run_built(program, kernel, None, made())
@@ -47,7 +47,7 @@ def built_program(
 
 
 def may_be_built(inputs: Sequence[Tensor]) -> bool:
-    """Return whether programs may run on these tensors now."""
+    """Return whether programs can run on these tensors now."""
     return mode() != "eager" and are_buildable(inputs) and runs_plainly()
 
 
@@ -76,7 +76,7 @@ _EXACT = frozenset(("relu", "leaky_relu", "abs", "neg", "clamp", "clamp_min", "c
 
 
 def _is_plainly_exact(plain: Callable[[Tensor], Tensor]) -> bool:
-    """Return whether a printed function gives torch's own result to the last digit: one without roundings."""
+    """Return whether a printed function equals torch's to the last digit, because it rounds nothing."""
     try:
         steps = record(lambda x: [plain(x)], [True], torch.float32).steps
     except Unprintable:
@@ -87,7 +87,7 @@ def _is_plainly_exact(plain: Callable[[Tensor], Tensor]) -> bool:
 def run_built(
     program: Program, kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, inputs: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Run a program, so that it can be differentiated: by its kernel where it has no derivative itself."""
+    """Run a program so that it can be differentiated: by its kernel where it has no derivative itself."""
     if program.takes_certain:
         assert plain is not None
         inputs = aligned((*inputs, certain_of(plain, inputs[0])))
@@ -100,7 +100,7 @@ def run_built(
 
 
 def certain_of(plain: Callable[[Tensor], Tensor], mean: Tensor) -> Tensor:
-    """Return what the plain function makes of a certain input, as a constant."""
+    """Return the plain function of a certain input, as a constant."""
     if not torch.is_grad_enabled():
         return plain(mean)
     with torch.no_grad():
@@ -108,7 +108,7 @@ def certain_of(plain: Callable[[Tensor], Tensor], mean: Tensor) -> Tensor:
 
 
 class _Built(torch.autograd.Function):
-    """Runs a program; its inputs are all that is saved."""
+    """Runs a program; saves only its inputs."""
 
     @staticmethod
     def forward(

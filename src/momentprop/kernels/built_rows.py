@@ -1,4 +1,4 @@
-"""Kernels of rows that have been built, as functions that can be differentiated, also twice."""
+"""Built kernels of rows, as functions that can be differentiated, even twice."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,7 +12,7 @@ from momentprop.codegen.layout import in_rows, widths
 from momentprop.codegen.programs import Functions, Program, program_for
 from momentprop.kernels.derivatives import apart, gradients, is_transformed, pullback
 
-RowKernel = Callable[..., Any]  # a sequence of tensors, or `Moments`, of which the partial derivatives are left out
+RowKernel = Callable[..., Any]  # a sequence of tensors, or `Moments`, whose partial derivatives are left out
 
 
 def functions_of(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...]) -> Functions:
@@ -29,7 +29,7 @@ def functions_of(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool,
 
 
 def _functions_of_pullback(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...]) -> Functions:
-    """The derivative of a kernel, and the derivative of that by its cotangents: the kernel's own, forwards."""
+    """A kernel's derivative, and the latter's derivative by its cotangents: the kernel's own, in forward mode."""
     forward = functions_of(kernel, wide, results).backward
 
     def backward(*given: Tensor) -> Sequence[Tensor]:
@@ -42,14 +42,14 @@ def _functions_of_pullback(kernel: RowKernel, wide: tuple[bool, ...], results: t
 
 
 def _program_of_pullback(kernel: RowKernel, inputs: Sequence[Tensor], results: tuple[bool, ...]) -> Program | None:
-    """Return the program of the derivative of a kernel that has one, and of the derivative of that in turn."""
+    """Return the program of a kernel's derivative, if it has one, and of the second derivative."""
     row, wide = widths(*[x.shape for x in inputs])
     key = ("pullback", identity_of(kernel), wide)
     return program_for(key, inputs, partial(_functions_of_pullback, kernel, wide, results), row)
 
 
 class BuiltRows(torch.autograd.Function):
-    """Runs a program; its inputs are all that is saved. `results` is None for a program of factors."""
+    """Runs a program; saves only its inputs. `results` is None for a program of factors."""
 
     @staticmethod
     def forward(
@@ -62,7 +62,7 @@ class BuiltRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Run the pullback of the program, or the formula where more is asked for."""
+        """Run the program's pullback, or the formula where a second derivative is needed."""
         inputs, count = ctx.saved_tensors, len(grads)
         if torch.is_grad_enabled():  # a second derivative will be asked for
             return None, None, None, *_pulled_twice(ctx.kernel, ctx.results, inputs, grads)
@@ -76,7 +76,7 @@ class BuiltRows(torch.autograd.Function):
 def _pulled_twice(
     kernel: RowKernel, results: tuple[bool, ...] | None, inputs: tuple[Tensor, ...], grads: tuple[Tensor, ...]
 ) -> Sequence[Tensor]:
-    """Return derivatives that can be differentiated again: by their cotangents with a program, where there is one."""
+    """Return derivatives that can be differentiated again: by their cotangents with a program, if there is one."""
     program = None if results is None or is_transformed(grads) else _program_of_pullback(kernel, inputs, results)
     if program is None:
         return _by_formula(kernel, inputs, grads)
@@ -92,7 +92,7 @@ def _by_formula(kernel: RowKernel, inputs: Sequence[Tensor], grads: Sequence[Ten
 
 
 class _Pulled(torch.autograd.Function):
-    """The derivative of a kernel as a function of its cotangents, of which it is linear."""
+    """A kernel's derivative as a function of its cotangents, in which it is linear."""
 
     @staticmethod
     def forward(
@@ -115,7 +115,7 @@ class _Pulled(torch.autograd.Function):
 
 
 class _Curved(torch.autograd.Function):
-    """Zeros with the derivative that a kernel's derivative has by its inputs."""
+    """Zeros with the derivative of a kernel's derivative by its inputs."""
 
     @staticmethod
     def forward(ctx: Any, kernel: RowKernel, grads: tuple[Tensor, ...], *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -134,5 +134,5 @@ class _Curved(torch.autograd.Function):
 
 
 def _summed(gradients: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the gradients by inputs whose rows repeat, from those by all their rows."""
+    """Return the gradients by inputs whose rows repeat, from the gradients by all their rows."""
     return tuple(total.sum_to_size(x.shape) for total, x in zip(gradients, inputs, strict=True))

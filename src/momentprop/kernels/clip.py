@@ -12,10 +12,10 @@ _RULE = LEGENDRE[10]
 
 
 def clip(mean: Tensor, variance: Tensor, low: float | Tensor, high: float | Tensor) -> Moments:
-    r"""Moments of $\min(\max(X, l), h)$ for finite bounds $l \le h$, with the derivatives by tensors of bounds too.
+    r"""Moments of $\min(\max(X, l), h)$ for finite bounds $l \le h$, with derivatives by tensors of bounds too.
 
     The problem is mirrored so that the mean is nearer to the lower bound. Two forms meet at $h - l = 2\sigma$. For a
-    wider interval tails are cut off from the input; for a narrower one the distribution function is integrated over it.
+    wider interval, we cut tails off the input; for a narrower one, we integrate the distribution function over it.
     Neither cancels in its range.
     """
     bottom, top = (b if isinstance(b, Tensor) else torch.full_like(mean, b) for b in (low, high))
@@ -44,9 +44,9 @@ def clip(mean: Tensor, variance: Tensor, low: float | Tensor, high: float | Tens
 
 
 def _by_tails(x: Tensor, variance: Tensor, low: Tensor, high: Tensor) -> Moments:
-    r"""With $L = (l - X)_+$, $A = (X - l)_+$ and $R = (X - h)_+$ the result is $X + L - R = l + A - R$.
+    r"""With $L = (l - X)_+$, $A = (X - l)_+$ and $R = (X - h)_+$, the result is $X + L - R = l + A - R$.
 
-    The first holds without cancellation for a mean inside, the second for a mean below.
+    Nothing cancels in the first form for a mean inside, or in the second for a mean below.
     """
     sigma, inverse, a = standardize(x - low, variance)
     _, _, b = standardize(high - x, variance)
@@ -76,7 +76,7 @@ def _by_tails(x: Tensor, variance: Tensor, low: Tensor, high: Tensor) -> Moments
 def _by_integral(x: Tensor, variance: Tensor, low: Tensor, high: Tensor, unused: Tensor) -> Moments:
     r"""With $S(t) = P(X > l + (h-l)t)$ the mean is $l + (h-l)\int_0^1 S\,dt$.
 
-    The second moment about $l$ is $(h-l)^2\int_0^1 2t\,S\,dt$. The derivatives are integrals over the interval too:
+    The second moment about $l$ is $(h-l)^2\int_0^1 2t\,S\,dt$. The derivatives are also integrals over the interval:
     $E f'$, $2E[(f-\mu')f']$, $E[Zf']/2\sigma$ and $E[(f-\mu')Zf']/\sigma$.
     """
     width = torch.where(unused, 1.0, high - low)

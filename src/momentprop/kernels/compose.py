@@ -1,4 +1,4 @@
-r"""Kernels made from kernels: a change of units, a mirror, and a choice between two formulas."""
+r"""Kernels made from kernels: a change of units, a mirror image, or a choice between two formulas."""
 
 import torch
 from torch import Tensor
@@ -80,7 +80,7 @@ def antisymmetric(kernel: Kernel) -> Kernel:
         def partials() -> Partials:
             assert up.partials is not None
             assert down.partials is not None
-            pairs = zip((-1, 1), up.partials(), down.partials(), strict=True)  # the mirror has the opposite mean
+            pairs = zip((-1, 1), up.partials(), down.partials(), strict=True)  # the mirror image has the opposite mean
             return tuple(
                 (
                     mean_up - sign * mean_down,

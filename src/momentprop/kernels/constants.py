@@ -9,9 +9,9 @@ _made: dict[tuple[Any, torch.dtype, torch.device], Tensor] = {}
 
 
 def constant(numbers: tuple[Any, ...], like: Tensor) -> Tensor:
-    """Numbers, or tuples of them, as a tensor with the type and device of another; do not write to it.
+    """Numbers, or tuples of them, as a tensor with another's type and device; do not write to it.
 
-    In eager mode it is made once: a copy from the host makes a GPU wait, and cannot be part of a CUDA graph.
+    Eager mode makes it once: a copy from the host makes a GPU wait and cannot be part of a CUDA graph.
     """
     if torch.compiler.is_compiling():
         return torch.tensor(numbers, dtype=like.dtype, device=like.device)

@@ -3,9 +3,9 @@ r"""The class posterior of correlated logits $X = Wx + b$ with independent input
 The softmax depends only on differences of logits, whose variances are known exactly,
 $$D_{ky} = \mathrm{Var}[X_k - X_y] = \sum_i (w_{ki} - w_{yi})^2\sigma_i^2 .$$
 The paper's pairwise forms use them directly. The race and its fast substitute need independent logits. For each class
-$y$ in turn they get independent logits whose differences from $X_y$ have these variances: $t_y$ for the class itself
-and $D_{ky} - t_y$ for its rivals. Then $t_y$ is the covariance of any two differences $X_k - X_y$ and $X_j - X_y$; it
-is set to their average covariance, weighted by the probabilities of the rivals.
+$y$ in turn, we give them independent logits whose differences from $X_y$ have these variances: $t_y$ for the class
+itself and $D_{ky} - t_y$ for its rivals. Then $t_y$ is the covariance of any two differences $X_k - X_y$ and
+$X_j - X_y$; we set it to their average covariance, weighted by the rivals' probabilities.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from momentprop.kernels.fuse import differentiable
 from momentprop.kernels.moments import Kernel, Moments
 
 Score = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-r"""Maps means, weights, variances and the indices of some classes to their $\log q$, up to a common constant."""
+r"""Maps means, weights, variances and the indices of some classes to their $\log q$, up to a shared constant."""
 
 _TOGETHER = 1 << 22  # numbers processed at a time
 _NODES = 128  # numbers per pair of classes in a race
@@ -27,7 +27,7 @@ _EVENLY = 0.1  # the fraction of the rivals' weight shared equally
 
 
 def log_posterior(score: Score, mean: Tensor, weight: Tensor, variance: Tensor) -> Tensor:
-    r"""$\log q$ from the scores of all classes, computed a few at a time and again in the backward pass.
+    r"""$\log q$ from all classes' scores, computed a few at a time and again in the backward pass.
 
     Memory stays linear in the number of classes.
     """
@@ -37,7 +37,7 @@ def log_posterior(score: Score, mean: Tensor, weight: Tensor, variance: Tensor) 
     for first in range(0, classes, few):
 
         def kernel(mean: Tensor, weight: Tensor, variance: Tensor, _first: int = first) -> Moments:
-            # made here: a tensor made outside belongs to a transform that may be running there
+            # made here: a tensor from outside would belong to a transform running there
             some = torch.arange(_first, min(_first + few, classes), device=mean.device)
             scores = score(mean, weight, variance, some)
             return Moments(scores, torch.zeros_like(scores))
@@ -65,7 +65,7 @@ def _against_rivals(kernel: Kernel, mean: Tensor, weight: Tensor, variance: Tens
     apart = _differences(weight, variance, some)
     own = torch.arange(mean.shape[-1], device=mean.device) == some.unsqueeze(-1)  # shape: (some, classes)
     common = _common_variance(mean, weight, variance, some, apart, own).unsqueeze(-1)
-    # a rival closer to the class than that keeps no variance of its own
+    # a rival closer to the class than this keeps no variance of its own
     independent = torch.where(own, common, (apart - common).clamp(min=0.0))
     log_q = kernel(mean.unsqueeze(-2).expand_as(independent), independent).mean
     return torch.where(own, log_q, 0.0).sum(-1)
@@ -75,7 +75,7 @@ def _differences(weight: Tensor, variance: Tensor, some: Tensor) -> Tensor:
     r"""$D_{ky}$ for some $y$ and all $k$; shape: (..., some, classes)."""
     each = variance @ (weight * weight).mT
     joint = (variance.unsqueeze(-2) * weight[some]) @ weight.mT
-    # negative only by rounding, which is small compared with the variance of the logistic noise
+    # negative only by rounding, which is small next to the variance of the logistic noise
     return (each[..., some].unsqueeze(-1) + each.unsqueeze(-2) - 2 * joint).clamp(min=0.0)
 
 
@@ -105,7 +105,7 @@ def _log_rough(mean: Tensor, weight: Tensor, variance: Tensor) -> Tensor:
 
 
 def relative(mean: Tensor, weight: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Mean and variance of every logit less the average logit $\sum_k p_k X_k$, with $p = \mathrm{softmax}(\mu)$."""
+    r"""Mean and variance of every logit minus the average logit $\sum_k p_k X_k$, with $p = \mathrm{softmax}(\mu)$."""
     p = torch.softmax(mean, -1)
     average = p @ weight  # the weights of the average logit
     joint = (variance * average) @ weight.mT

@@ -1,4 +1,4 @@
-"""Derivatives of functions of plain tensors, also where a transform of torch takes them."""
+"""Derivatives of functions of plain tensors, even under torch's transforms."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,9 +12,9 @@ from momentprop.torch_compat.functorch import forward_levels, is_forward_mode, i
 def gradients(
     results: Sequence[Tensor], inputs: Sequence[Tensor], grads: Sequence[Tensor], again: bool = False
 ) -> Sequence[Tensor]:
-    """Return the derivatives of results in some directions by all inputs; some results may have none.
+    """Return the derivatives of results in some directions by all inputs; a result can have none.
 
-    `again` makes a graph of them, for second derivatives.
+    `again` records a graph of them, for second derivatives.
     """
     pairs = [(result, grad) for result, grad in zip(results, grads, strict=True) if result.requires_grad]
     if not pairs:
@@ -26,7 +26,7 @@ def gradients(
 def pulled(
     function: Callable[..., Any], inputs: Sequence[Tensor], grads: Any, needed: Sequence[bool]
 ) -> Sequence[Tensor | None]:
-    """Return the derivatives in some directions; by autograd where nothing needs more, so that programs may run."""
+    """Return the derivatives in some directions: by autograd where possible, so that programs can run."""
     if torch.is_grad_enabled() or is_transforming() or is_transformed((*inputs, *grads)):
         return pullback(function, *inputs)[1](grads)
     with torch.enable_grad():
@@ -43,20 +43,20 @@ def pullback(function: Callable[..., Any], *inputs: Tensor) -> tuple[Any, Callab
 
 
 def apart(inputs: Sequence[Tensor], again: bool = True) -> list[Tensor]:
-    """Return tensors to differentiate by: views, so that one that was computed from another does not move with it.
+    """Return tensors to differentiate by: views, so that none moves with another that it was computed from.
 
-    If nobody will differentiate `again`, they have no graph.
+    Without `again` they have no graph.
     """
     return [x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_() for x in inputs]
 
 
 def requires_grad(inputs: Sequence[Tensor]) -> bool:
-    """Return whether what is computed from tensors will be differentiated."""
+    """Return whether results computed from these tensors will be differentiated."""
     return torch.is_grad_enabled() and any([tensor.requires_grad for tensor in inputs])  # noqa: C419 (a list is quicker)
 
 
 def is_transformed(inputs: tuple[Tensor, ...]) -> bool:
-    """Return whether some tensors take part in a transform or in forward-mode derivatives."""
+    """Return whether any tensor takes part in a transform or in forward-mode derivatives."""
     return is_forward_mode() or any(map(is_wrapped, inputs))
 
 

@@ -17,8 +17,8 @@ def lognormal(
 ) -> Moments:
     r"""Moments of $c^X$, where `power` is $x \mapsto c^x$ and `rate` is $r = \log c$.
 
-    $\mu' = c^{\mu + r\sigma^2/2}$ and $\sigma'^2 = (c^{\mu + r\sigma^2})^2 (1 - e^{-r^2\sigma^2})$, a product in an
-    order in which it does not overflow before its value does.
+    $\mu' = c^{\mu + r\sigma^2/2}$ and $\sigma'^2 = (c^{\mu + r\sigma^2})^2 (1 - e^{-r^2\sigma^2})$, multiplied in an
+    order in which no part overflows before the result does.
     """
     square = rate * rate
     spread = -torch.expm1(-square * variance)
@@ -41,7 +41,7 @@ def lognormal(
 
 
 def _at_sum(power: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, rate: float | Tensor) -> Tensor:
-    r"""$c^{a+b}$, corrected to first order for the rounding error of the sum, which matters for a large sum."""
+    r"""$c^{a+b}$, corrected to first order for the sum's rounding error, which matters for a large sum."""
     total = a + b
     large = a.abs() > b.abs()
     lost = torch.where(large, b - (total - a), a - (total - b))
@@ -60,7 +60,7 @@ def lognormal_minus_one(mean: Tensor, variance: Tensor) -> Moments:
 def exponential_unit(mean: Tensor, variance: Tensor, alpha: float = 1.0) -> Moments:
     r"""Moments of $f(X) = X$ for $X > 0$ and $\alpha(e^X - 1)$ otherwise.
 
-    With $A = X_+$ and $B = 1 - e^{\min(X, 0)}$ it is $f(X) = A - \alpha B$. As $AB = 0$, nothing cancels in
+    With $A = X_+$ and $B = 1 - e^{\min(X, 0)}$, $f(X) = A - \alpha B$. Since $AB = 0$, nothing cancels in
     $\sigma'^2 = \mathrm{Var} A + \alpha^2\,\mathrm{Var} B + 2\alpha\,E A\,E B$.
     """
     sigma, inverse, a = standardize(mean, variance)
@@ -94,18 +94,18 @@ def _saturation(positive: Tensor, q: Tensor, one: Tensor, two: Tensor) -> tuple[
     mean = torch.where(positive, q, 1 - q) - one
     above = q - 2 * one + two - mean * mean
     below = two + q - (one + q) ** 2
-    # far above zero only the rounding of the three terms remains, far below that of numbers that underflow
+    # far above zero, only the rounding of the three terms remains; far below, that of numbers that underflow
     return mean, torch.where(positive, above, below).clamp(min=0.0)
 
 
 def _saturation_near(
     sigma: Tensor, mean: Tensor, positive: Tensor, distance: Tensor, beyond: Tail
 ) -> tuple[Tensor, Tensor]:
-    r"""Mean and variance of $B = 1 - e^{\min(X, 0)}$ for small $\sigma$ and $\mu \le 0$, or for any larger mean.
+    r"""Mean and variance of $B = 1 - e^{\min(X, 0)}$ for small $\sigma$ and $\mu \le 0$, or for any positive mean.
 
-    The series of $e_j = E[(e^X - 1)^j]$ over the side of zero where the mean is not has as coefficients the moments
-    $H_k = E(Z - |a|)_+^k$ with $H_{k+1} = k H_{k-1} - |a| H_k$. For positive means $B = (1 - e^X)_+$ is that side; for
-    others it is a correction to $1 - e^X$.
+    The series of $e_j = E[(e^X - 1)^j]$ over the side of zero away from the mean has as coefficients the moments
+    $H_k = E(Z - |a|)_+^k$ with $H_{k+1} = k H_{k-1} - |a| H_k$. For positive means, $B = (1 - e^X)_+$ is that side; for
+    others it corrects $1 - e^X$.
     """
     step = torch.where(positive, -sigma, sigma)
     moments = [beyond.excess, beyond.spread + beyond.excess**2]

@@ -1,12 +1,12 @@
 r"""One autograd function for all kernels.
 
 A *kernel* maps tensors (a mean, a variance, perhaps parameters) to the mean and variance of the result. If it also
-gives its partial derivatives in closed form, the forward pass computes them, sharing all expensive terms, and the
-backward pass is a handful of products. Otherwise only the inputs are saved, and the backward pass differentiates the
+gives its partial derivatives in closed form, the forward pass computes them too, sharing all expensive terms, and the
+backward pass is a handful of products. Otherwise it saves only the inputs, and the backward pass differentiates the
 kernel again.
 
-Second derivatives work: the partial derivatives are outputs of the function, so torch differentiates through them, by
-differentiating the kernel's own expression for them.
+Second derivatives work: the partial derivatives are outputs of the function, so torch differentiates the kernel's own
+expressions for them.
 """
 
 from collections.abc import Callable
@@ -35,8 +35,8 @@ def fused(
 
     Inputs broadcast. Half-precision inputs are computed in float32. If `plain` is given, a certain input stays certain:
     where the variance is exactly zero, the result is exactly `plain(mean)` and its variance is zero. An infinite mean
-    gives `plain(mean)` too, with the variance of the largest finite mean. A `noisy` result has a variance of its own,
-    also where the input has none. An `elementwise` kernel is built, if there is a compiler: see `codegen`.
+    gives `plain(mean)` too, with the variance of the largest finite mean. A `noisy` result has its own variance, even
+    where the input has none. An `elementwise` kernel is built if there is a compiler: see `codegen`.
     """
     inputs: tuple[Tensor, ...] = (mean, variance, *more)
     if more or mean.shape != variance.shape:
@@ -64,11 +64,11 @@ def differentiable(
     plain: Callable[[Tensor], Tensor] | None = None,
     noisy: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Run any kernel by its formula, elementwise or not, so that few tensors are saved for its derivatives."""
+    """Run any kernel, elementwise or not, by its formula, saving few tensors for its derivatives."""
     compiling = torch.compiler.is_compiling()
     certain = None
     if plain is not None:
-        with torch.no_grad():  # not inside the autograd function: `plain` may hold tensors under a transform
+        with torch.no_grad():  # not inside the autograd function: `plain` can hold tensors under a transform
             certain = plain(inputs[0].detach())
         kernel = at_finite_means(kernel)
     differentiated = requires_grad(inputs)
@@ -76,7 +76,7 @@ def differentiable(
     if not compiling and (differentiated or is_transformed(inputs)) and not scripted:
         return Fused.apply(kernel, certain, noisy, *inputs)[:2]  # type: ignore[no-untyped-call, no-any-return]
     moments = kernel(*inputs)
-    # dynamo does not support `jvp`, and compilers choose what to save; closed-form partials are kept. An export would
+    # dynamo does not support `jvp`, and compilers choose what to save; we keep closed-form partials. An export would
     # cut the graph here: it keeps the result of an autograd function and drops its `backward`
     attached = compiling and differentiated and moments.partials is not None and not exporting()
     follows = (differentiated or scripted) and not attached

@@ -1,4 +1,4 @@
-r"""Moments of the Gaussian error linear unit, in its exact and in its tanh form."""
+r"""Moments of the Gaussian error linear unit, in its exact and its tanh form."""
 
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ _TANH_TABLE = REMAINDERS["gelu_tanh"]
 
 @operator
 def gelu_moments(mean: Tensor, variance: Tensor) -> Moments:
-    r"""Moments of $X\,\Phi(X)$: with $s^2 = 1 + v$ and $t = \mu/s$ exactly $\mu' = \mu\,\Phi(t) + v\,\varphi(t)/s$."""
+    r"""Moments of $X\,\Phi(X)$: with $s^2 = 1 + v$ and $t = \mu/s$, exactly $\mu' = \mu\,\Phi(t) + v\,\varphi(t)/s$."""
     rate = torch.rsqrt(1 + variance)
     t = mean * rate
     spread = chosen(
@@ -56,11 +56,11 @@ def _expected(mean: Tensor, variance: Tensor) -> _Expected:
 
 
 def _by_correlation(mean: Tensor, variance: Tensor) -> Moments:
-    r"""$\sigma'^2 = v (E f')^2 + v^2 \int_0^1 (1 - r)\,E[f''(X)\,f''(X_r)]\,dr$, for $X_r$ of correlation $r$ with $X$.
+    r"""$\sigma'^2 = v (E f')^2 + v^2 \int_0^1 (1 - r)\,E[f''(X)\,f''(X_r)]\,dr$, $X_r$ and $X$ of correlation $r$.
 
-    This is Price's theorem, twice. With $f''(x) = (2 - x^2)\,\varphi(x)$ the expectation is positive and of the form
-    $c\,e^{-\kappa\mu^2}(p_0 + p_1\mu^2 + p_2\mu^4)$. As for every function, the derivative of $\sigma'^2$ by $v$ is
-    $\frac12\partial_\mu^2\sigma'^2 + (E f')^2$. The mean is not computed here.
+    This is Price's theorem, applied twice. With $f''(x) = (2 - x^2)\,\varphi(x)$ the expectation is positive and of the
+    form $c\,e^{-\kappa\mu^2}(p_0 + p_1\mu^2 + p_2\mu^4)$. As for every function, the derivative of $\sigma'^2$ by $v$
+    is $\frac12\partial_\mu^2\sigma'^2 + (E f')^2$. The mean is not computed here.
     """
     slope, bend, twist = _expected(mean, variance)
     square = (mean * mean).clamp(max=1e4)  # far out the bell is zero, but the polynomial would overflow
@@ -78,7 +78,7 @@ def _by_correlation(mean: Tensor, variance: Tensor) -> Moments:
             bell = weight * factor * torch.exp(-rate * square)
             height = p0 + square * (p1 + square * p2)
             rise = 2 * p1 + 4 * p2 * square  # the derivative of the height, over the mean
-            tilt = rise - 2 * rate * height  # the same of the product of bell and height
+            tilt = rise - 2 * rate * height  # likewise for the product of bell and height
             curve = 2 * p1 + 12 * p2 * square - 2 * rate * (height + square * (rise + tilt))
             return bell * tilt, 0.5 * bell * curve
 
@@ -94,7 +94,7 @@ def _by_correlation(mean: Tensor, variance: Tensor) -> Moments:
 def _product(variance: Tensor, r: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
     r"""$2\pi c$, $\kappa$ and $(p_0, p_1, p_2)$ of $E[f''(X)\,f''(X_r)]$.
 
-    Under the product of all the densities $X$ and $X_r$ are again normal, with mean $\kappa\mu$.
+    Under the product of all densities, $X$ and $X_r$ are again normal, with mean $\kappa\mu$.
     """
     rate, other = 1 / (1 + (1 + r) * variance), 1 / (1 + (1 - r) * variance)
     own, shared = 1 - 0.5 * (rate + other), 0.5 * (other - rate)  # variance and covariance

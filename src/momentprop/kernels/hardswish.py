@@ -26,7 +26,7 @@ def hardswish_moments(mean: Tensor, variance: Tensor) -> Moments:
 def _from_inside(mean: Tensor, variance: Tensor) -> Moments:
     r"""For $|\mu| \le 3$, from the change $D = f(X) - f(\mu)$, a polynomial in $\sigma Z$ on every piece.
 
-    On the parabola it is $s\sigma Z + \sigma^2 Z^2/6$ with $s = f'(\mu)$, and its moments $M_k = E[Z^k; |X| < 3]$ obey
+    On the parabola, it is $s\sigma Z + \sigma^2 Z^2/6$ with $s = f'(\mu)$, and its moments $M_k = E[Z^k; |X| < 3]$ obey
     $M_k = (k-1) M_{k-2} - [z^{k-1}\varphi(z)]$, taken between the kinks.
     """
     sigma, inverse, a = standardize(mean + 3, variance)

@@ -16,13 +16,13 @@ Derivatives = Callable[[], tuple[Tensor, Tensor]]
 Change = tuple[Tensor, Derivatives]
 """$f(\\mu + d) - f(\\mu)$, to full relative accuracy, and a function that returns $f'$ and $f''$ at $\\mu + d$."""
 Local = Callable[[Tensor, bool], Change]
-"""Maps an offset $d$ from the mean, and whether it is positive, to the change."""
+"""Maps an offset $d$ from the mean, and whether $d$ is positive, to the change."""
 
 
 def centred(value: Tensor, local: Local, variance: Tensor, rule: Nodes) -> Moments:
     r"""Moments of $f(X)$ from the `value` $f(\mu)$ and the changes from it at the nodes of a Gauss-Hermite `rule`.
 
-    With $D = f(X) - f(\mu)$ the derivatives are $E f'$, $E f''/2$, $2(E[Df'] - E[D]\,E f')$ and
+    With $D = f(X) - f(\mu)$, the derivatives are $E f'$, $E f''/2$, $2(E[Df'] - E[D]\,E f')$ and
     $E f'^2 + E[Df''] - E[D]\,E f''$.
     """
     sigma = _root(variance)
@@ -49,6 +49,6 @@ def centred(value: Tensor, local: Local, variance: Tensor, rule: Nodes) -> Momen
 
 
 def _root(variance: Tensor) -> Tensor:
-    """The square root, with the derivative zero instead of infinity at zero."""
+    """The square root, whose derivative at zero is zero instead of infinite."""
     uncertain = variance > 0
     return torch.where(uncertain, torch.where(uncertain, variance, 1.0).sqrt(), 0.0)

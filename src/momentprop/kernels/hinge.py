@@ -1,4 +1,4 @@
-r"""A function with one threshold: constant below it, the input plus a constant above it, perhaps with a jump."""
+r"""A function with one threshold: constant below, the input plus a constant above, perhaps with a jump."""
 
 import torch
 from torch import Tensor
@@ -16,10 +16,10 @@ def hinge(
 ) -> Moments:
     r"""Moments of $f(X) = X + \delta$ for $X > \theta$ and the constant $b$ otherwise.
 
-    With the jump $d = \theta + \delta - b$, the excess $A = (X - \theta)_+$ and $H = [\![X > \theta]\!]$ it is
-    $f(X) = b + A + dH$. As $AH = A$, with $p = P(X > \theta)$:
-    $\sigma'^2 = \mathrm{Var} A + d^2 p(1-p) + 2d(1-p)\,E A$. The side of the mean is the reference, and the
-    other side is a small correction by the tail functions at $|\mu - \theta|/\sigma$, so nothing cancels.
+    With the jump $d = \theta + \delta - b$, the excess $A = (X - \theta)_+$ and $H = [\![X > \theta]\!]$,
+    $f(X) = b + A + dH$. Since $AH = A$, with $p = P(X > \theta)$:
+    $\sigma'^2 = \mathrm{Var} A + d^2 p(1-p) + 2d(1-p)\,E A$. The mean's side is the reference, and the other side is a
+    small correction by the tail functions at $|\mu - \theta|/\sigma$, so nothing cancels.
     """
     sigma, inverse, a = standardize(mean - threshold, variance)
     positive = a > 0

@@ -1,10 +1,10 @@
-r"""What the noise of logits does to the class: the mutual information $I = H(q) - E\,H(p)$.
+r"""How much of the class's uncertainty is due to the logits' noise: $I = H(q) - E\,H(p)$.
 
 Here $p = \mathrm{softmax}(X)$ with $X \sim N(\mu, \Sigma)$, $q = E\,p$, and $H$ is the entropy. The same number is
 $$I = E\,f(X), \qquad f(x) = \sum_k p_k \log\frac{p_k}{q_k},$$
-which has no negative average and does not cancel where it is small. $E$ is the average over the points of
-`kernels.joint_posterior`, for $q$ too. As $q$ is the best of all distributions in the place of $q$, its derivative
-drops out. With $r_k = \log p_k - \log q_k$ and $a_k = p_k(r_k - f)$, by the theorems of Bonnet and Price,
+whose average is never negative and does not cancel where it is small. $E$ is the average over the points of
+`kernels.joint_posterior`, for $q$ too. Any other distribution in place of $q$ would raise the average, so its
+derivative drops out. With $r_k = \log p_k - \log q_k$ and $a_k = p_k(r_k - f)$, by the theorems of Bonnet and Price,
 $$\frac{\partial I}{\partial\mu} = E\,a, \qquad
 \frac{\partial I}{\partial\Sigma} = \tfrac12 E\big[\mathrm{diag}(a + p) - p a^\top - a p^\top - p p^\top\big].$$
 """
@@ -18,18 +18,18 @@ from torch.autograd.function import FunctionCtx
 from momentprop.kernels.joint_posterior import by_spread, log_p_at, once, over_points, steps
 
 ENOUGH = 1 << 14
-"""The points for logits that vary much: the information need not be as exact as probabilities."""
+"""The points for logits that vary much: the information needs less accuracy than probabilities do."""
 
 
 def mutual_information(loc: Tensor, covariance: Tensor, points: int | None = None) -> Tensor:
     r"""$H(E\,p) - E\,H(p)$ in nats, for means of shape `(..., classes)` and covariances `(..., classes, classes)`.
 
-    It is deterministic, at least zero, exactly zero where the covariance is, and has first derivatives in reverse mode.
-    `points` is rounded up to a power of two. By default it is 4096, and 16384 for items whose logits vary with a
+    It is deterministic, never negative, exactly zero where the covariance is, and has first derivatives in reverse
+    mode. `points` is rounded up to a power of two. By default it is 4096, and 16384 for items whose logits vary with a
     standard deviation of about 0.7 or more.
 
-    Measured error of 16384 points, at worst over full, diagonal and singular covariances and ties, by the deviation of
-    the logits: up to 10 classes 2.2e-4 nats up to 1, 1e-3 at 3 and 3e-3 at 10; for 30 classes 5e-4, 3e-3 and 5e-3.
+    Measured worst error with 16384 points over full, diagonal and singular covariances and ties, by the logits'
+    deviation: for up to 10 classes 2.2e-4 nats up to 1, 1e-3 at 3 and 3e-3 at 10; for 30 classes 5e-4, 3e-3 and 5e-3.
     With 4096 it is 4e-4, 3e-3 and 4e-3, and 3e-3, 1.1e-2 and 4e-3; with 131072 it is 1e-4, 1.3e-4 and 5e-4 for 10
     classes.
 
@@ -76,7 +76,7 @@ def _log_q(loc: Tensor, root: Tensor, u: Tensor) -> Tensor:
 
 
 def _relative(loc: Tensor, root: Tensor, u: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    r"""$p$, $r$ and $f$ at some points; a class that is excluded has no part in them."""
+    r"""$p$, $r$ and $f$ at some points; an excluded class has no part in them."""
     log_p = log_p_at(loc, root, u)
     r = torch.where(log_p == -torch.inf, 0.0, log_p - log_q.unsqueeze(-2))
     p = log_p.exp()

@@ -1,13 +1,14 @@
 r"""The class posterior $q_y = E\,\mathrm{softmax}(X)_y$ of jointly normal logits $X \sim N(\mu, \Sigma)$.
 
-The expectation is an average over fixed points, $q \approx \frac1N\sum_i p_i$ with $p_i = \mathrm{softmax}(\mu +
-R\,u_i)$. The $u_i$ are a Sobol' sequence, mapped to the normal distribution, in pairs of opposite sign. The root
-$R R^\top = \Sigma$, up to a shift that all logits share and the softmax ignores, has the directions first that matter
-most: those of the principal axes of $\Sigma$ in the metric $\mathrm{diag}(w) - w w^\top$ of a rough posterior $w$.
+The expectation is an average over fixed points, $q \approx \frac1N\sum_i p_i$ with
+$p_i = \mathrm{softmax}(\mu + R\,u_i)$. The $u_i$ are a Sobol' sequence, mapped to the normal distribution, in pairs of
+opposite sign. The root $R R^\top = \Sigma$, up to a shift that all logits share and the softmax ignores, puts the
+directions that matter most first: those of the principal axes of $\Sigma$ in the metric $\mathrm{diag}(w) - w w^\top$
+of a rough posterior $w$.
 
 No root is differentiated. By the theorems of Bonnet and Price, for a direction $(m, S)$ of $\mu$ and $\Sigma$,
 $$\dot q = E\big[p \circ (h - S p - p^\top(h - S p))\big], \qquad h = m + \tfrac12\mathrm{diag}\,S,$$
-which is finite for every covariance, also for a singular one.
+which is finite for every covariance, even a singular one.
 """
 
 import functools
@@ -27,14 +28,14 @@ from momentprop.torch_compat.export import scripting
 from momentprop.torch_compat.functorch import is_wrapped
 
 LEAST, FEW, MANY = 1 << 9, 1 << 12, 1 << 17
-"""The fewest points, those where data cannot be looked at, and the most."""
-_MUCH = 0.5  # the variance of a logit, relative to the average one, from which on it takes many points
+"""The fewest points, the number where code cannot look at data, and the most."""
+_MUCH = 0.5  # from this variance of a logit on, relative to the average one, it takes many points
 _ACCURACY = 1e-5  # of the class posterior, in KL divergence
-_ORDER = 1.5  # the error falls at least as the number of points to this power
-_LARGE = 0.75  # the least points grow as the average variance of a logit to this power
-_SAFETY = 4.0  # by how much the error may exceed what averages over fewer points are apart
+_ORDER = 1.5  # the error falls at least like the number of points to this power
+_LARGE = 0.75  # the fewest points grow like a logit's average variance to this power
+_SAFETY = 4.0  # the factor by which the error can exceed the distance of averages over fewer points
 _EVENLY = 0.1  # the fraction of the rough posterior shared equally
-_SMALLEST = 1e-25  # sums of probabilities from which on their logarithms are taken directly
+_SMALLEST = 1e-25  # above this sum of probabilities, we take its logarithm directly
 _TOGETHER = 1 << 21  # numbers processed at a time
 
 
@@ -47,19 +48,19 @@ def log_posterior(loc: Tensor, covariance: Tensor, points: int | None = None) ->
     r"""$\log q_y$ for means of shape `(..., classes)` and covariances of shape `(..., classes, classes)`.
 
     The result is deterministic, exactly `log_softmax` where the covariance is zero, and has first derivatives in
-    reverse and forward mode; second derivatives are refused. A mean of $-\infty$ excludes a class. Devices may choose
+    reverse and forward mode; it refuses second derivatives. A mean of $-\infty$ excludes a class. Devices can choose
     different axes for equal eigenvalues; then their results differ by the error below.
 
-    `points` is rounded up to a power of two. By default every item has as many as it needs, from 512 to 131072: how far
-    the averages over 128, 256 and 512 points are apart tells. Where a gradient will be taken, it is 4096, and 131072 for
-    items whose logits vary with a standard deviation of about 0.7 or more. `torch.compile` and the transforms of
-    `torch.func` cannot look at data and take 4096 for all: give `points` there if logits vary much.
+    `points` is rounded up to a power of two. By default every item has as many as it needs, from 512 to 131072, judged
+    by how far apart the averages over 128, 256 and 512 points are. If a gradient will be taken, it is 4096, and 131072
+    for items whose logits vary with a standard deviation of about 0.7 or more. `torch.compile` and the transforms of
+    `torch.func` cannot look at data and take 4096 for all: pass `points` there if logits vary much.
 
-    Measured error of the default in KL divergence, by the number of classes and the standard deviation of the logits,
-    at worst over diagonal, full and singular covariances, correlations of 0.99 and ties: 2e-6 for 3, 10 and 30 classes
-    up to 1, 1.2e-5 at 3, and 3e-5 at 10. That takes some 1,000 points at a deviation of 1, and 10,000 at 3. With 4096
-    points it is 5e-5 for 10 classes at 3 and 4e-4 at 10. The gradient of $\log q_y$ for 10 classes by the means, and by
-    the covariance, has a relative error of 2e-4 up to a deviation of 1, 2e-3 and 5e-3 at 3, and 2e-2 and 7e-2 at 10.
+    Measured worst error of the default in KL divergence over diagonal, full and singular covariances, correlations of
+    0.99 and ties, for 3, 10 and 30 classes, by the logits' standard deviation: 2e-6 up to 1, 1.2e-5 at 3, and 3e-5 at
+    10. That takes about 1,000 points at a deviation of 1, and 10,000 at 3. With 4096 points it is 5e-5 for 10 classes
+    at 3 and 4e-4 at 10. The gradient of $\log q_y$ for 10 classes by the means, and by the covariance, has a relative
+    error of 2e-4 up to a deviation of 1, 2e-3 and 5e-3 at 3, and 2e-2 and 7e-2 at 10.
     """
     differentiates = torch.is_grad_enabled() and (loc.requires_grad or covariance.requires_grad)
     return over_points(_average, loc, covariance, points, by_spread(MANY) if differentiates else _enough)
@@ -74,7 +75,7 @@ def over_points(
 ) -> Tensor:
     """Average a function of logits over the points; `average` takes means, covariances, roots and points.
 
-    `enough` tells the default number of points of every item, from means, roots and average variances.
+    `enough` returns every item's default number of points, from means, roots and average variances.
     """
     if covariance.shape[-2:] != (loc.shape[-1],) * 2:
         raise ValueError(
@@ -110,7 +111,7 @@ def over_points(
 
 
 def by_spread(many: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return a choice of `FEW` points, and of `many` for items whose logits vary much."""
+    """Return a choice of `FEW` points, or `many` for items whose logits vary much."""
     return lambda loc, root, spread: torch.where(spread > _MUCH, many, FEW)
 
 
@@ -124,13 +125,13 @@ def _enough(loc: Tensor, root: Tensor, spread: Tensor) -> Tensor:
     pieces = zip(flat.split(size), roots.split(size), strict=True)
     apart = torch.cat([_apart(*piece, u) for piece in pieces])
     by_error = (_SAFETY * apart / _ACCURACY) ** (1 / _ORDER)
-    by_spread = spread.reshape(-1) ** _LARGE  # few points may miss all of what matters where noise is large
+    by_spread = spread.reshape(-1) ** _LARGE  # where noise is large, few points can miss all that matters
     wanted = LEAST * torch.maximum(by_error, by_spread).nan_to_num(1.0)
     return torch.exp2(wanted.clamp(LEAST, MANY).log2().ceil()).long().reshape(loc.shape[:-1])
 
 
 def _apart(loc: Tensor, root: Tensor, u: Tensor) -> Tensor:
-    """Return how far the averages over a quarter, a half and all of some points are apart, in KL divergence."""
+    """Return how far apart the averages over a quarter, a half and all of some points are, in KL divergence."""
     p = log_p_at(loc, root, u).exp().unflatten(-2, (2, -1)).sum(-3)  # shape: (items, points and opposite ones, classes)
     means = [part / part.sum(-1, keepdim=True) for part in (p[:, : p.shape[1] // n].sum(-2) for n in (4, 2, 1))]
     quarter, half, whole = means
@@ -147,7 +148,7 @@ def _can_look(*tensors: Tensor) -> bool:
 
 
 def _root(loc: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """The root with its most important columns first, and the average variance relative to the average logit."""
+    """The root, most important columns first, and the average variance relative to the average logit."""
     classes = loc.shape[-1]
     finite = covariance.isfinite().all(-1).all(-1)[..., None, None]  # LAPACK raises errors for others
     covariance = torch.where(finite, covariance, 0.0)
@@ -165,14 +166,14 @@ def _root(loc: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _relative(covariance: Tensor, weight: Tensor) -> Tensor:
-    """The covariance of the logits less their weighted average."""
+    """The covariance of the logits minus their weighted average."""
     with_average = covariance @ weight.unsqueeze(-1)
     return covariance - with_average - with_average.mT + weight.unsqueeze(-2) @ with_average
 
 
 def _average(loc: Tensor, covariance: Tensor, root: Tensor, u: Tensor) -> Tensor:
     if loc.shape[-1] == 1:
-        return torch.log_softmax(loc, -1)  # nobody to lose against
+        return torch.log_softmax(loc, -1)  # there are no rivals
     average = _Average if torch.compiler.is_compiling() else _AverageInAllModes
     return average.apply(loc, covariance, root, u)  # type: ignore[no-untyped-call, no-any-return]
 
@@ -191,7 +192,7 @@ def _made(count: int, dims: int, dtype: torch.dtype, device: torch.device) -> Te
         half = math.sqrt(2) * torch.special.erfinv(2 * uniform - 1)
         return torch.cat([half, -half]).to(device, dtype)
 
-    with ThreadPoolExecutor(1) as apart:  # transforms, modes and inference, which may be on here, are off in a thread
+    with ThreadPoolExecutor(1) as apart:  # transforms, modes and inference, which can be on here, are off in a thread
         return apart.submit(make).result()
 
 
@@ -206,7 +207,7 @@ def _log_average(loc: Tensor, root: Tensor, u: Tensor) -> Tensor:
 
 
 class _Average(torch.autograd.Function):
-    """The logarithm of the average softmax; the covariance enters by its derivative only, the root by its value."""
+    """The logarithm of the average softmax; the covariance enters only by its derivative, the root by its value."""
 
     generate_vmap_rule = True
 
@@ -277,7 +278,7 @@ def _shares(loc: Tensor, root: Tensor, u: Tensor, log_q: Tensor, count: int) -> 
 
 
 def once(first: Tensor, second: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Two derivatives by the inputs, which must not be differentiated again: the root would be taken as constant."""
+    """Two derivatives by the inputs; do not differentiate them again, which would take the root as constant."""
     if torch.compiler.is_compiling():
         return first, second  # compiled code refuses second derivatives by itself
     return _Once.apply(first, second, *inputs)  # type: ignore[no-untyped-call, no-any-return]

@@ -1,7 +1,7 @@
-"""Graphs of large kernels that are kept for many backward passes, as far as there is room for them.
+"""Graphs of large kernels, kept for many backward passes while there is room.
 
-A kernel usually saves its inputs alone, and each backward pass runs it again. Where many passes will come, as when
-correlations are followed, it is worth memory to keep what it computes.
+A kernel usually saves only its inputs, and each backward pass runs it again. Where many passes follow, as with
+correlations, keeping what it computes is worth the memory.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ _ROOM: ContextVar[list[int] | None] = ContextVar("room", default=None)
 
 @contextlib.contextmanager
 def keeping(room: int) -> Iterator[None]:
-    """Inside, keep graphs of so many bytes together."""
+    """Inside, keep graphs of up to this many bytes in total."""
     token = _ROOM.set([room])
     try:
         yield
@@ -22,7 +22,7 @@ def keeping(room: int) -> Iterator[None]:
 
 
 def takes_room(size: Callable[[], int]) -> bool:
-    """Take the bytes of a graph from the room, and return whether there were as many."""
+    """Reserve the bytes of a graph, and return whether there was room."""
     room = _ROOM.get()
     if room is None or room[0] < (bytes_ := size()):
         return False

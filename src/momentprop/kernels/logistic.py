@@ -37,7 +37,7 @@ def logistic_expectations(
 ) -> tuple[list[Tensor], list[Tensor]]:
     r"""The derivatives of $u$ by $\mu$ up to the given order and those of $w$ up to one less, for $\mu \le 0$."""
     tilted = mean < -0.5 * variance
-    far = 100 * torch.sqrt(variance + 25)  # beyond, U is one and its derivatives are zero, but would overflow
+    far = 100 * torch.sqrt(variance + 25)  # beyond, U is one, and its zero derivatives would overflow on the way
     raw = _mixed(torch.where(tilted, torch.minimum(-variance - mean, far), mean), variance, order, mixture)
     factor = torch.exp((mean + 0.5 * variance).clamp(max=0.0))
 
@@ -88,8 +88,8 @@ def logistic_jump(start: tuple[Tensor, Tensor], end: tuple[Tensor, Tensor], chan
     r"""$S(y + \delta) - S(y)$ to full relative accuracy.
 
     `start` is $(S(y), S(-y))$, `end` the same at $y + \delta$, and `change` is $\delta$. Its sign, `upward`, selects
-    one side of $S(y)\,S(-y-\delta)\,(e^\delta - 1) = S(y+\delta)\,S(-y)\,(1 - e^{-\delta})$, so that the exponential
-    does not overflow.
+    one side of $S(y)\,S(-y-\delta)\,(e^\delta - 1) = S(y+\delta)\,S(-y)\,(1 - e^{-\delta})$, so the exponential does
+    not overflow.
     """
     if upward:
         return -end[0] * start[1] * torch.expm1(-change)

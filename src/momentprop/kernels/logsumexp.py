@@ -1,7 +1,7 @@
-r"""Moments of $\mathrm{LSE}(X) = \log\sum_k e^{X_k}$ of independent normal variables, along the last dimension.
+r"""Moments of $\mathrm{LSE}(X) = \log\sum_k e^{X_k}$ for independent normal variables, along the last dimension.
 
-With the Gumbel noises of `kernels.race` the largest of the runners, $T = \max_k (X_k + G_k)$, is given $X$ a Gumbel
-variable with location $\mathrm{LSE}(X)$, so that
+With the Gumbel noises of `kernels.race`, the largest of the runners, $T = \max_k (X_k + G_k)$, is, given $X$, a Gumbel
+variable with location $\mathrm{LSE}(X)$, so
 $$E\,\mathrm{LSE}(X) = E\,T - \gamma, \qquad \mathrm{Var}\,\mathrm{LSE}(X) = \mathrm{Var}\,T - \pi^2/6,$$
 and $P(T \le t) = \prod_k A_{0,k}(t)$. The difference of variances cancels if the result is nearly certain. There the
 cumulants of $S = \sum_k e^{X_k}$ give the moments of its logarithm, and the two are blended.
@@ -21,7 +21,7 @@ from momentprop.kernels.softmax import present, step
 
 _NODES = tuple(zip(*LEGENDRE[24], strict=True))
 _NEARLY_CERTAIN = 0.02
-_MOST = 8.0  # variance above which only the race is used; the clamp keeps unused results finite
+_MOST = 8.0  # above this variance only the race counts; the clamp keeps unused results finite
 
 
 def logsumexp(mean: Tensor, variance: Tensor) -> Moments:
@@ -36,9 +36,9 @@ def logsumexp(mean: Tensor, variance: Tensor) -> Moments:
 def _race(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
     r"""$E(T - a) = \int_a^\infty P(T > t)\,dt$ and $E(T - a)^2 = 2\int_a^\infty (t - a) P(T > t)\,dt$.
 
-    $P(T \le t)$ is negligible at the start $a$. If that of the runner with the largest mean is negligible too, its
-    known moments replace their quadratures: the moments of a sure winner depend on nothing else. Sums are in float64,
-    because the square of the mean is taken from that of the time.
+    $P(T \le t)$ is negligible at the start $a$. If it is also negligible for the runner with the largest mean, that
+    runner's known moments replace their quadratures: a sure winner's moments depend on nothing else. Sums are in
+    float64, because the square of the mean is subtracted from the mean square of the time.
     """
     start, track = tracked(mean, variance, depth=20.0, rest=1e-9)
     x, weight = constant(_NODES, mean)
@@ -71,7 +71,7 @@ def concentrated(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor
 
     Here $p_k = E e^{X_k}/E S$ and $e_k = e^{\sigma_k^2} - 1$. A lognormal $S$ with relative variance
     $Q = \sum_k p_k^2 e_k$ has the moments $\log E S - \tfrac12\log(1 + Q)$ and $\log(1 + Q)$ (Fenton and Wilkinson).
-    The excess of $E(S/E S - 1)^3$ over that of a lognormal, $3C$ with
+    The excess of $E(S/E S - 1)^3$ over a lognormal's, $3C$ with
     $C = \sum_k p_k^3 e_k^2 (1 + e_k/3) - Q^2(1 + Q/3)$, adds $C$ to the mean and $-3C$ to the variance. Exact for one
     variable; to second order in the variances otherwise, whatever their number.
     """

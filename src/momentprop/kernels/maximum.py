@@ -1,7 +1,7 @@
 r"""Moments of the largest of several normal variables: exact for two, and two methods for more.
 
-*Pairs* replaces the maximum of two variables by a normal variable with its moments, and adds the next one. *Quadrature*
-integrates the distribution function of the maximum of independent variables.
+*Pairs* replaces the maximum of two variables by a normal variable with the same moments, and compares it with the next
+one. *Quadrature* integrates the distribution function of the maximum of independent variables.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ _FAR = 40.0  # in standard deviations; nothing is left beyond
 
 
 class Comparison(NamedTuple):
-    r"""The difference $X_1 - X_2$ in standard units, with the limits of zero variance taken."""
+    r"""The difference $X_1 - X_2$ in standard units, with its limits at zero variance."""
 
     s: Tensor  # its standard deviation
     a: Tensor  # its mean over s
@@ -42,7 +42,7 @@ def compare(mean1: Tensor, mean2: Tensor, variance: Tensor) -> Comparison:
     certain = variance <= 0
     spread = torch.where(certain, 1.0, variance).sqrt()
     outside = certain | (difference.abs() > _FAR * spread)
-    # far differences are removed before the division: their quotient may overflow, and 0 * inf is not 0
+    # far differences are removed before the division: their quotient can overflow, and 0 * inf is not 0
     inside = torch.where(outside, 0.0, difference) / spread
     a = torch.where(outside, _FAR * torch.sign(difference.detach()), inside)
     return Comparison(torch.where(certain, 0.0, spread), a, certain)
@@ -73,7 +73,7 @@ def larger(
 
 
 def largest(mean: Tensor, variance: Tensor, method: Method | None = None, pair: Pair = larger) -> Moments:
-    """Moments of the maximum along the last dimension of independent variables."""
+    """Moments of the maximum of independent variables along the last dimension."""
     if method is None:
         method = "pairs" if mean.shape[-1] <= MOST_PAIRS else "quadrature"
     if method == "pairs":
@@ -86,10 +86,10 @@ def largest(mean: Tensor, variance: Tensor, method: Method | None = None, pair: 
 
 
 def _by_pairs(mean: Tensor, variance: Tensor, pair: Pair) -> Moments:
-    r"""One variable after the other, in the order of descending $\mu - 10\sigma$.
+    r"""One variable after another, in order of descending $\mu - 10\sigma$.
 
-    That is the order of descending means if the variances are similar, and of ascending variances otherwise: the last
-    comparison is exact, and a wide variable needs that most.
+    This is the order of descending means if the variances are similar, and of ascending variances otherwise: only the
+    last comparison is exact, and a wide variable needs that most.
     """
     order = (mean - 10 * variance.sqrt()).detach().argsort(-1, descending=True)
     columns = zip(mean.gather(-1, order).unbind(-1), variance.gather(-1, order).unbind(-1), strict=True)
@@ -100,9 +100,9 @@ def _by_pairs(mean: Tensor, variance: Tensor, pair: Pair) -> Moments:
 
 
 def largest_of(*columns: Tensor, pair: Pair = larger) -> Moments:
-    r"""Moments of the maximum as `largest` takes it by pairs, of columns $\mu_1, \sigma_1^2, \mu_2, \sigma_2^2, \dots$.
+    r"""Moments of the maximum by pairs, as in `largest`, for columns $\mu_1, \sigma_1^2, \mu_2, \sigma_2^2, \dots$.
 
-    All steps are elementwise, also those that put the columns in order, so that it can be built: see `codegen`.
+    All steps are elementwise, even sorting the columns, so it can be built: see `codegen`.
     """
     rows: list[Sequence[Tensor]] = [
         (m - 10 * v.sqrt().detach(), m, v) for m, v in zip(columns[::2], columns[1::2], strict=True)
@@ -120,7 +120,7 @@ def largest_of(*columns: Tensor, pair: Pair = larger) -> Moments:
 
 
 def _exchanges(count: int) -> Iterator[tuple[int, int]]:
-    """Return which places to compare, one pair after the other, to sort a number of columns: Batcher's network."""
+    """Return which places to compare, pair by pair, to sort a number of columns: Batcher's network."""
     merged = 1
     while merged < count:
         apart = merged

@@ -1,4 +1,4 @@
-"""What a kernel is: a function of tensors that returns two moments, exact where its input is certain."""
+"""A kernel: a function of tensors that returns two moments, exact where its input is certain."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +12,7 @@ Partials = tuple[tuple[Tensor, Tensor], ...]
 
 
 class Moments(NamedTuple):
-    """The result of a kernel: two moments and, if known in closed form, a function that returns their derivatives."""
+    """A kernel's result: two moments and, if known in closed form, a function that returns their derivatives."""
 
     mean: Tensor
     variance: Tensor
@@ -23,7 +23,7 @@ Kernel = Callable[..., Moments]
 
 
 def at_finite_means(kernel: Kernel) -> Kernel:
-    """The kernel, with the largest finite mean (which it may double) in place of an infinite one."""
+    """The kernel, with the largest finite mean (which it can safely double) in place of an infinite one."""
 
     def bounded(mean: Tensor, *more: Tensor) -> Moments:
         largest = torch.finfo(mean.dtype).max / 8
@@ -50,12 +50,12 @@ def exact_where_certain(
 
 
 def _is_infinite(x: Tensor) -> Tensor:
-    """Where a number is infinite; inductor's vectors of a CPU are slow to ask this, so compiled code compares."""
+    """Where a number is infinite; inductor's vector code for CPUs tests this slowly, so compiled code compares."""
     return x.abs() == math.inf if torch.compiler.is_compiling() else x.isinf()
 
 
 def flat_partials(moments: Moments) -> list[Tensor]:
-    """Return the partial derivatives one after the other, or none where a kernel has no closed form of them."""
+    """Return the partial derivatives in a row, or none where a kernel has no closed form for them."""
     if moments.partials is None:
         return []
     # every output of an autograd function must be a separate tensor; a finite one, or a zero cotangent becomes NaN

@@ -1,4 +1,4 @@
-r"""Nodes and weights of Gauss quadrature: numbers that were computed once, so that an import computes none.
+r"""Nodes and weights of Gauss quadrature, computed once and stored, so that an import computes none.
 
 | table | what its sums approximate |
 |---|---|
@@ -6,7 +6,7 @@ r"""Nodes and weights of Gauss quadrature: numbers that were computed once, so t
 | `LEGENDRE[n]` | $\sum_i w_i f(x_i) \approx \int_0^1 f(x)\,dx$ |
 | `GUMBEL[n]` | $\sum_i w_i f(g_i) \approx E f(G)$ for standard Gumbel $G$ |
 | `CORRELATIONS` | $\sum_i w_i f(r_i) \approx \int_0^1 (1 - r) f(r)\,dr$ |
-| `REMAINDERS[name]` | what a smooth unit has beside a rectifier, see `kernels.smooth_rectifier` |
+| `REMAINDERS[name]` | what a smooth unit adds to a rectifier, see `kernels.smooth_rectifier` |
 
 `tests/quadratures.py` computes them, and the tests compare.
 """
@@ -16,7 +16,7 @@ import math
 Nodes = tuple[tuple[float, float], ...]
 """Pairs of a node and its weight."""
 Remainder = tuple[tuple[float, float, float], ...]
-"""Nodes $x$ with the coefficients of the density there in $R$ and in $C$ of `kernels.smooth_rectifier`."""
+"""Nodes $x$ with the coefficients of the density at $x$ in $R$ and $C$ of `kernels.smooth_rectifier`."""
 
 SQRT_2 = math.sqrt(2)
 SQRT_2PI = math.sqrt(2 * math.pi)

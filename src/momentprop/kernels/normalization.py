@@ -1,4 +1,4 @@
-r"""Vectors divided by their own length, and lengths: groups of independent normal units along the last dimension.
+r"""Vectors divided by their length, and lengths, for groups of independent normal units along the last dimension.
 
 With $C_i = X_i$ or $C_i = X_i - \bar X$ and $S = \frac1n\sum_i C_i^2$, $Y_i = C_i/\sqrt{S + \epsilon}$ is a normalized
 unit. Its moments are integrals of a Laplace transform,
@@ -11,8 +11,8 @@ factor $w_i$ towards the $w$-weighted mean of all (towards zero, if $C_i = X_i$)
 closed forms, and only the integral over $t$ remains.
 
 A gamma variable with mean 1 and variance $x$ has the transform $(1 + xt)^{-1/x}$, which is $e^{-s}$ for
-$t = (e^{xs} - 1)/x$. In $s$, with $x$ that of $S$, both integrands are nearly polynomials times $s^{-1/2}e^{-s}$ and
-$e^{-s}$, and a quadrature with few nodes, the same for the two weights, is close to exact.
+$t = (e^{xs} - 1)/x$. In $s$, with the $x$ of $S$, both integrands are nearly polynomials times $s^{-1/2}e^{-s}$ and
+$e^{-s}$, and a quadrature with few nodes, the same for both weights, is close to exact.
 """
 
 from typing import NamedTuple
@@ -77,7 +77,7 @@ def normalized(mean: Tensor, variance: Tensor, *, centred: bool, eps: float = 0.
     center, variance, excess, constant = in_units_of_scale(mean, variance, eps, least, centred)
     if centred and n == 1:
         return Moments(center, torch.zeros_like(variance))
-    # The sums are of the change from their values for certain units, so that nothing large cancels; but not if S is so
+    # The sums add up changes from their values for certain units, so nothing large cancels; but not if S is so
     # loose that the change is larger than the value. `known` is one or zero, and stands for the certain units.
     loose = excess > _LOOSE
     known = torch.where(loose, 0.0, torch.ones_like(excess))
@@ -100,7 +100,7 @@ def normalized(mean: Tensor, variance: Tensor, *, centred: bool, eps: float = 0.
     square, root, second, first = total(_FEW if n >= _LARGE_GROUP else _MANY, terms, mean)
     square, root = torch.where(loose, 0.0, square), torch.where(loose, 0.0, root)
     spread = second + anchor * anchor * (square - root * (2 + root)) - first * (2 * anchor * (1 + root) + first)
-    # the spread of units that only the constraint makes certain, such as two with a certain difference, is rounding
+    # units that only the constraint makes certain, such as two with a certain difference, vary only by rounding
     return Moments(anchor + (anchor * root + first), spread.clamp(min=0.0))
 
 
@@ -119,7 +119,7 @@ def in_units_of_scale(
 
 
 class _Tilted(NamedTuple):
-    r"""Normal units weighted with $e^{-tS}$; `mean` and `log` are changes from those of certain units, if known."""
+    r"""Normal units weighted with $e^{-tS}$; `mean` and `log` are changes from certain units, if known."""
 
     mean: Tensor  # of C
     variance: Tensor  # of C
@@ -155,7 +155,7 @@ def _tilt(center: Tensor, variance: Tensor, rate: Tensor, known: Tensor, centred
 
 
 def _log1p(gain: Tensor) -> Tensor:
-    return torch.log1p(gain.clamp(min=-0.999))  # loose groups can be lower, but their value is not used
+    return torch.log1p(gain.clamp(min=-0.999))  # loose groups can be lower, but their value is unused
 
 
 def _stretch(z: Tensor, loose: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,9 @@
-"""Long kernels as single operations of a graph that is compiled for a CPU.
+"""Long kernels as single operations in graphs compiled for a CPU.
 
-A compiler copies short expressions into all that read them, so the hundreds of steps of a quadrature become thousands,
-and compiling them takes most of the time. A long kernel is an *operator* instead: while `torch.compile` traces, it is
-one operation of the graph, with another one for its gradients. Compiled code then runs what eager code runs. On a GPU
-compilers get the steps: a CUDA graph might record a kernel before it has been built.
+A compiler copies short expressions into every reader, so a quadrature's hundreds of steps become thousands, and
+compiling them takes most of the time. A long kernel is an *operator* instead: while `torch.compile` traces, it is one
+operation of the graph, with another for its gradients. Compiled code then runs what eager code runs. On a GPU,
+compilers get the steps: a CUDA graph could otherwise record a kernel before it is built.
 """
 
 import functools
@@ -28,7 +28,7 @@ _RUNS: dict[str, Run] = {}
 
 
 def operator(kernel: Kernel) -> Kernel:
-    """Make an elementwise kernel an operator. Compiled, it gives no partial derivatives: autograd asks for them."""
+    """Make an elementwise kernel an operator. Compiled, it returns no partial derivatives: autograd asks for them."""
     name = registered(kernel, functools.partial(fused, kernel, None, elementwise=True))
 
     @functools.wraps(kernel)
@@ -42,25 +42,25 @@ def operator(kernel: Kernel) -> Kernel:
 
 
 def registered(kernel: Callable[..., Any], run: Run) -> str:
-    """Keep what an operator runs, by a name that is the same in every process, as caches of compiled code need it."""
+    """Keep what an operator runs under a name that is the same in every process, for caches of compiled code."""
     name = _title(kernel)
     _RUNS[name] = run
     return name
 
 
 def operated(name: str, inputs: Sequence[Tensor], wide: Sequence[bool]) -> list[Tensor]:
-    """Run an operator; `wide` says of each result whether it has an element for each one of a row."""
+    """Run an operator; `wide` says for each result whether it has one element for each element of a row."""
     return torch.ops.momentprop.run(name, inputs, wide)  # type: ignore[no-any-return]
 
 
 def is_traced(like: Tensor) -> bool:
-    """Return whether a compiler is tracing that takes operators for tensors like this one."""
+    """Return whether a compiler is tracing that accepts operators for tensors like this one."""
     return torch.compiler.is_compiling() and like.is_cpu and not exporting() and _are_wanted()
 
 
 @constant
 def _are_wanted() -> bool:
-    """Return whether kernels are built, and outside of the transforms of compiled code, which need their steps."""
+    """Return whether kernels are built, and no transform of compiled code, which needs their steps, is running."""
     return mode() != "eager" and compiler() is not None and not is_transforming() and not is_forward_mode()
 
 
@@ -82,13 +82,13 @@ def _(kernel: str, inputs: Sequence[Tensor], wide: Sequence[bool]) -> list[Tenso
     return _promised(inputs, wide)
 
 
-# not a `custom_op`, inside of which nothing can be differentiated
+# not a `custom_op`, inside which nothing can be differentiated
 torch.library.define("momentprop::gradients", "(str kernel, Tensor[] inputs, Tensor[] grads) -> Tensor[]")
 
 
 @torch.library.impl("momentprop::gradients", "cpu")
 def _gradients(kernel: str, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradients by all inputs, from those of the results."""
+    """Return the gradients by all inputs, from the results' gradients."""
     pulled = _pulled(kernel, inputs, grads)
     return [_lying_as(torch.empty_like(x, device="meta"), grad) for x, grad in zip(inputs, pulled, strict=True)]
 
@@ -102,13 +102,13 @@ def _pulled(kernel: str, inputs: Sequence[Tensor], grads: Sequence[Tensor], agai
     with torch.enable_grad():
         given = apart(inputs, again)
         results = _RUNS[kernel](*given)
-        if not any(result.requires_grad for result in results):  # they would be taken for constants
+        if not any(result.requires_grad for result in results):  # they would count as constants
             raise RuntimeError(f"this version of torch does not differentiate inside of operators: {torch.__version__}")
         return gradients(results, given, grads, again)
 
 
 def _promised(inputs: Sequence[Tensor], wide: Sequence[bool], **options: Any) -> list[Tensor]:
-    """Return empty tensors of the shapes and the memory formats of the results."""
+    """Return empty tensors with the results' shapes and memory formats."""
     first, shape = inputs[0], torch.broadcast_shapes(*(x.shape for x in inputs))
     if first.shape == shape and all(wide):
         return [torch.empty_like(first, **options) for _ in wide]

@@ -1,4 +1,4 @@
-r"""Moments of functions that may oscillate: a quadrature with as many panels as they need."""
+r"""Moments of functions that can oscillate, by a quadrature with as many panels as they need."""
 
 import warnings
 
@@ -10,16 +10,16 @@ from momentprop.kernels.quadrature import Function, quadrature
 from momentprop.torch_compat.functorch import is_wrapped
 
 _LEVELS = (40, 160, 640)  # panels of eight nodes, over 17 deviations
-_FIXED = 64  # where the data cannot be looked at
+_FIXED = 64  # where code cannot look at the data
 _AGREE = 1e-5  # of the deviation of the result
 
 
 def oscillating(f: Function) -> Kernel:
-    r"""The kernel of a function $f$ that may oscillate many times within a deviation.
+    r"""The kernel of a function $f$ that can oscillate many times within a deviation.
 
     The number of panels grows fourfold until two results agree to 1e-5 of the deviation; a warning says if they never
-    do. For $x \sin(\omega x)$ the error is below 1e-9 up to $\omega\sigma = 80$, where the warnings begin. Where the
-    data cannot be looked at (while compiling, in a CUDA graph or under `torch.func`), there are 64 panels, for an error
+    do. For $x \sin(\omega x)$ the error is below 1e-9 up to $\omega\sigma = 80$, where the warnings begin. Where code
+    cannot look at the data (while compiling, in a CUDA graph or under `torch.func`), there are 64 panels, for an error
     of 1e-5 up to $\omega\sigma = 30$.
     """
 

@@ -22,7 +22,7 @@ def integer_power(mean: Tensor, variance: Tensor, n: int) -> Moments:
     for k in range(1, n + 1):
         power = (power * variance).clamp(max=torch.finfo(mean.dtype).max)  # or its product with zero becomes NaN
         moment = moments[n - k]
-        # not `moment**2`, which may overflow where the product does not
+        # not `moment**2`, which can overflow where the product does not
         spread = spread + power * moment * moment * (math.factorial(k) * math.comb(n, k) ** 2)
     return Moments(moments[n], spread)
 
@@ -33,7 +33,7 @@ def sine(mean: Tensor, variance: Tensor) -> Moments:
 
 
 def cosine(mean: Tensor, variance: Tensor) -> Moments:
-    r"""Moments of $\cos X$: those of the sine, with sine and cosine exchanged."""
+    r"""Moments of $\cos X$: as for the sine, with sine and cosine swapped."""
     return _sinusoid(variance, torch.cos(mean), torch.sin(mean))
 
 
@@ -77,7 +77,7 @@ def _log_spread(mean: Tensor, variance: Tensor) -> Tensor:
     divisor = torch.where((mean == 0) & (variance == 0), 1.0, mean)
     small = variance.detach().sqrt() <= divisor.detach().abs()
     ratio = torch.where(small, variance, 0.0) / torch.where(small, divisor, 1.0) / torch.where(small, divisor, 1.0)
-    # for a large ratio, which may overflow, a difference of logarithms
+    # for a large ratio, which can overflow, a difference of logarithms
     width, unit = torch.where(small, 1.0, variance), torch.where(small, 1.0, divisor)
     large = torch.log(width) - 2 * torch.log(unit.abs()) + torch.log1p(unit / width * unit)
     return torch.where(small, torch.log1p(ratio), large)

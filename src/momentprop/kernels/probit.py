@@ -15,7 +15,7 @@ _ANGLES = LEGENDRE[10]
 def bernoulli_probit(mean: Tensor, variance: Tensor) -> Moments:
     r"""Moments of a Bernoulli variable of probability $\Phi(X)$: $\mu' = \Phi(t)$ and $\sigma'^2 = \Phi(t)\,\Phi(-t)$.
 
-    Here $t = \mu/\sqrt{1 + v}$, and this is exact.
+    Here $t = \mu/\sqrt{1 + v}$; this is exact.
     """
     rate = torch.rsqrt(1 + variance)
     t = mean * rate
@@ -32,10 +32,10 @@ def bernoulli_probit(mean: Tensor, variance: Tensor) -> Moments:
 def normal_cdf(mean: Tensor, variance: Tensor, centre: float = 0.0) -> Moments:
     r"""Moments of $\Phi(X) - c$, for a `centre` $c$ of 0 or 1/2.
 
-    With $t = \mu/\sqrt{1 + v}$ and $\rho = v/(1 + v)$ the second moment is the bivariate normal probability
+    With $t = \mu/\sqrt{1 + v}$ and $\rho = v/(1 + v)$, the second moment is the bivariate normal probability
     $\Phi_2(t, t; \rho)$, and by Owen's integral
     $\sigma'^2 = \Phi_2(t, t; \rho) - \Phi(t)^2 = \frac1{2\pi}\int_0^{\arcsin\rho} e^{-t^2/(1 + \sin\theta)}\,d\theta$,
-    without cancellation. The integral is taken by Gauss-Legendre quadrature.
+    without cancellation. Gauss-Legendre quadrature computes the integral.
     """
     rate = torch.rsqrt(1 + variance)
     t = mean * rate

@@ -19,7 +19,7 @@ _REACH = 8.5  # in standard deviations; the normal density beyond weighs 2e-17
 _PANELS = 9  # of equal width over the reach, before kinks split them
 _GRADES = (1, 2, 4, 8, 16, 64, 256, 1024, 4096)  # distances from a kink at which a panel ends, in units of the scale
 _FEW_PANELS, _FEW_GRADES = 5, (3, 24)
-_TOGETHER = 1 << 9  # elements times panels of which all nodes fit in the cache
+_TOGETHER = 1 << 9  # elements times panels, whose nodes all fit in the cache
 _CERTAIN = 1e-11  # relative to the mean: smaller deviations are lost in the rounding of the nodes
 
 
@@ -28,14 +28,14 @@ def quadrature(
 ) -> Kernel:
     r"""The kernel of $f$, which is smooth except for its kinks and varies over distances of `scale` near them.
 
-    $f$ may take further tensors, which the kernel then takes after mean and variance.
+    $f$ can take further tensors, which the kernel then takes after mean and variance.
 
-    Composite Gauss-Legendre in float64, on panels that end at every kink and at growing distances from it, so that
-    both the function and the normal density are resolved for any ratio of their widths. The integrand is the change
-    $f(\mu + \sigma z) - f(\mu)$, so that nothing cancels for a small $\sigma$; below $10^{-11}|\mu|$, where the nodes
+    Composite Gauss-Legendre in float64, on panels that end at every kink and at growing distances from it, so that both
+    the function and the normal density are resolved for any ratio of their widths. The integrand is the change
+    $f(\mu + \sigma z) - f(\mu)$, so nothing cancels for a small $\sigma$; below $10^{-11}|\mu|$, where the nodes
     themselves are lost in rounding, the Taylor expansion takes over. The derivatives act on the density,
-    $\partial_\mu E\,g = E[g Z]/\sigma$ and $\partial_{\sigma^2} E\,g = E[g (Z^2 - 1)]/2\sigma^2$, so jumps of $f$
-    need no further terms. A `quick` kernel has a third of the panels; `panels` gives another number of them.
+    $\partial_\mu E\,g = E[g Z]/\sigma$ and $\partial_{\sigma^2} E\,g = E[g (Z^2 - 1)]/2\sigma^2$, so jumps of $f$ need
+    no further terms. A `quick` kernel has a third of the panels; `panels` sets another number.
     """
     centres = tuple(kinks) or (0.0,)
     grades = () if math.isinf(scale) else _FEW_GRADES if quick else _GRADES
@@ -96,7 +96,7 @@ def quadrature(
 
 
 class _Panels:
-    """Gauss-Legendre panels over the standardized variable, sorted for every element."""
+    """Gauss-Legendre panels over the standardized variable, sorted for each element."""
 
     def __init__(self, mean: Tensor, sigma: Tensor, inverse: Tensor, marks: Sequence[float], count: int) -> None:
         equal = [_REACH * (2 * i / count - 1) for i in range(count + 1)]
@@ -109,7 +109,7 @@ class _Panels:
     def sums(self, integrand: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Tensor]:
         """Expectations of the integrands of a standard normal variable.
 
-        A few panels at a time to spare memory, but all at once for compilers, which fuse the sum with its terms.
+        Takes a few panels at a time to save memory, but all at once for compilers, which fuse the sum with its terms.
         """
         count = self.edges.shape[0] - 1
         together = count if torch.compiler.is_compiling() else max(1, _TOGETHER // max(1, self.edges[0].numel()))

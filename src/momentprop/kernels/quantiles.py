@@ -1,4 +1,4 @@
-r"""Expectations over a noise with known quantiles."""
+r"""Expectations over noise with known quantiles."""
 
 from collections.abc import Callable, Sequence
 
@@ -22,7 +22,7 @@ def expectation(
 ) -> Tensor:
     r"""$E\,f(x - Z) = \int f(x - z(t))\,S'(t)\,dt$, where $z(t)$, the quantile, has probability $S(t)$ below it.
 
-    $f$ may have a kink or jump at zero and varies there over distances of about one. Composite Gauss-Legendre, on
+    $f$ can have a kink or jump at zero and varies there over distances of about one. Composite Gauss-Legendre, on
     panels that end at the kink, wherever it lies, and at growing distances from it. The ends move with $x$, so the
     derivatives are right at a jump too. `position` is the inverse of `quantile`, and `more` are further ends.
     """

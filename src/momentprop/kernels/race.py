@@ -1,9 +1,9 @@
-r"""A race of normal variables with Gumbel noise, whose winner has the probabilities of the softmax.
+r"""A race of normal variables with Gumbel noise, whose winner is distributed as the softmax.
 
-Let $T_k = X_k + G_k$ with independent standard Gumbel noises $G_k$. Given $X$, the largest of them is $T_y$ with
-probability $\mathrm{softmax}(X)_y$. At a threshold $t$, with $e = e^{X - t}$, a runner is described by
+Let $T_k = X_k + G_k$ with independent standard Gumbel noises $G_k$. Given $X$, $T_y$ is the largest with probability
+$\mathrm{softmax}(X)_y$. At a threshold $t$, with $e = e^{X - t}$, a runner is described by
 $$A_0 = P(T \le t) = E\,e^{-e}, \qquad A_k = E[e^k e^{-e}],$$
-so that $A_1$ is the density of $T$. In $m = E X - t$ and $v = \mathrm{Var} X$ they satisfy
+so that $A_1$ is the density of $T$. In $m = E X - t$ and $v = \mathrm{Var} X$, they satisfy
 $\partial_m A_k = k A_k - A_{k+1}$ and $\partial_v = \tfrac12\partial_m^2$, which give exact derivatives without
 division by $\sqrt v$.
 """
@@ -37,7 +37,7 @@ class Precision(NamedTuple):
 
 
 COARSE = Precision(HERMITE[8], GUMBEL[6], 1.5, 1.5)
-"""For probabilities: they are normalized, so errors of the tails cancel."""
+"""For probabilities: they are normalized, so errors in the tails cancel."""
 FINE = Precision(HERMITE[12], GUMBEL[12], 1.3, 1.8)
 """For the time of the race, which depends on the tails of many runners."""
 _BEHIND = -3.0
@@ -51,7 +51,7 @@ class Runner(NamedTuple):
     ratios: list[Tensor]  # A_2, A_3, ... over A_1, as many as requested
 
     def where(self, condition: Tensor, other: "Runner") -> "Runner":
-        """This runner where the condition holds, and the other elsewhere."""
+        """This runner where the condition holds, the other elsewhere."""
         return Runner(
             torch.where(condition, self.beyond, other.beyond),
             torch.where(condition, self.log_density, other.log_density),
@@ -96,7 +96,7 @@ def _run(gap: Tensor, variance: Tensor, ratios: int, precision: Precision) -> Ru
 
 
 def _narrow(gap: Tensor, sigma: Tensor, ratios: int, nodes: Nodes) -> Runner:
-    """Gauss-Hermite over X, with powers of e^m factored out, so that nothing underflows on the right."""
+    """Gauss-Hermite over X, with powers of e^m factored out so that nothing underflows on the right."""
     level = gap.clamp(max=25.0)  # beyond, every A_k is zero
     scale = level.exp()
 
@@ -119,7 +119,7 @@ def _wide(gap: Tensor, sigma: Tensor, ratios: int, nodes: Nodes) -> Runner:
     So $A_{k+1}/A_k$ at $m$ is the hazard $A_1/A_0$ at $m + kv$.
     """
     variance = sigma * sigma
-    gap = torch.minimum(gap, 30 * sigma)  # all thresholds are to the right of that
+    gap = torch.minimum(gap, 30 * sigma)  # all thresholds lie to the right of that
     near = _over_noise(gap, sigma, ratios, nodes)
     shifted = [_over_noise(gap + k * variance, sigma, 0, nodes) for k in range(1, ratios + 2)]
     tilted: list[Tensor] = []
@@ -183,7 +183,7 @@ def tracked(mean: Tensor, variance: Tensor, depth: float, rest: float) -> tuple[
     r"""The start of the interval in which the race is decided, and the map of its nodes.
 
     At its left end $-\sum_k \log P(T_k \le t)$ is `depth`, at its right end $\sum_k P(T_k > t)$ is `rest`, by rough
-    formulas, which affect only the error of the quadrature. Any narrow runner that is still undecided lies a few of its
+    formulas, which affect only the quadrature's error. Any narrow runner that is still undecided lies a few of its
     standard deviations to the right of the left end, where the nodes are densest.
     """
     mean, variance = mean.detach(), variance.detach()

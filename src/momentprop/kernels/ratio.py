@@ -1,4 +1,4 @@
-r"""Quotients by a random sum that is treated as lognormal: a model, not an expansion of the exact moments."""
+r"""Quotients by a random sum treated as lognormal: a model, not an expansion of the exact moments."""
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,7 @@ def over_power(
     factor = torch.pow(scale, -power)
     inner = torch.exp(power * (2 * power + 1) * level) * (variance + shift * (shift - 2 * moved))
     outer = moved * moved * torch.exp(power * (power + 1) * level) * torch.expm1(power * power * level)
-    # joint normality is a model; if the given correlation is too large, no such distribution exists
+    # joint normality is a model; no such distribution exists if the given correlation is too large
     spread = factor * factor * (inner + outer).clamp(min=0.0)
     return Moments(factor * torch.exp(0.5 * power * (power + 1) * level) * moved, spread)
 
@@ -44,7 +44,7 @@ def over_sum(mean: Tensor, variance: Tensor, size: Tensor, size_variance: Tensor
 def over_response(mean: Tensor, variance: Tensor, *, size: int, alpha: float, beta: float, k: float) -> Moments:
     r"""Moments of $X_i/S^p$ with $S = k + \frac{\alpha}{m}\sum_j X_j^2$, over windows of $m$ units, $p$ = `beta`.
 
-    With lognormal $S$, $E\,S^{-p} = (E\,S)^{-p}e^{p(p+1)L/2}$. Under the weight $S^{-p}$, approximated by $e^{-pS/E
+    For lognormal $S$, $E\,S^{-p} = (E\,S)^{-p}e^{p(p+1)L/2}$. Under the weight $S^{-p}$, approximated by $e^{-pS/E
     S}$, a unit's mean is $w\mu$ and its variance $w\sigma^2$ with $w = 1/(1 + h)$, $h = 2p\alpha\sigma^2/(m\,E\,S)$;
     under the weight $S^{-2p}$ with $w = 1/(1 + 2h)$.
     """
@@ -69,7 +69,7 @@ def over_response(mean: Tensor, variance: Tensor, *, size: int, alpha: float, be
 def cosine(mean: Tensor, variance: Tensor, other_mean: Tensor, other_variance: Tensor, *, least: float) -> Moments:
     r"""Moments of $X\cdot Y/(\lVert X\rVert\lVert Y\rVert)$, each length at least `least`; the last dimension is 1.
 
-    The product of the squared lengths is treated as lognormal, jointly with $X\cdot Y$.
+    We treat the product of the squared lengths as lognormal, jointly with $X\cdot Y$.
     """
     n = mean.shape[-1]
     floor = least * least / n

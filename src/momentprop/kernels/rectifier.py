@@ -10,10 +10,10 @@ from momentprop.kernels.tails import standardize, tail
 def rectifier(mean: Tensor, variance: Tensor, slope: float | Tensor = 0.0) -> Moments:
     r"""Moments of $f(X) = X$ for $X > 0$ and $\alpha X$ otherwise, for any real slope $\alpha$.
 
-    With $a = \mu/\sigma$ and $\beta = 1 - \alpha$, and at the threshold $|a|$ the tail probability $q$, the mean
-    excess $g$ and its variance $T$ (see `kernels.tails`), the branch on which the mean lies is the reference and the
-    other is a small correction, so nothing cancels on either side: $\mu' = f(\mu) + \beta\sigma g$, and the ratio
-    $\sigma'^2/\sigma^2$ is $1 - 2\beta q + \beta^2 T$ for $a > 0$ and $\alpha^2 + 2\alpha\beta q + \beta^2 T$ else.
+    With $a = \mu/\sigma$ and $\beta = 1 - \alpha$, and at the threshold $|a|$ the tail probability $q$, the mean excess
+    $g$ and its variance $T$ (see `kernels.tails`), the mean's branch is the reference and the other is a small
+    correction, so nothing cancels on either side: $\mu' = f(\mu) + \beta\sigma g$, and the ratio $\sigma'^2/\sigma^2$
+    is $1 - 2\beta q + \beta^2 T$ for $a > 0$ and $\alpha^2 + 2\alpha\beta q + \beta^2 T$ else.
     """
     sigma, inverse, a = standardize(mean, variance)
     positive = a > 0
@@ -46,7 +46,7 @@ def rectifier(mean: Tensor, variance: Tensor, slope: float | Tensor = 0.0) -> Mo
 
 
 def random_rectifier(mean: Tensor, variance: Tensor, slope: float, variation: float) -> Moments:
-    """Moments of the rectifier whose slope is random, with a mean `slope` and a variance `variation`."""
+    """Moments of a rectifier with a random slope of mean `slope` and variance `variation`."""
     centre, below = rectifier(mean, variance, slope), rectifier(-mean, variance)
     if variation == 0:
         return centre

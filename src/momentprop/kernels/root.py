@@ -1,4 +1,4 @@
-r"""A root of a covariance matrix that may be singular: $S$ symmetric with $S S = \Sigma$."""
+r"""A symmetric root $S$ of a covariance matrix that can be singular, $S S = \Sigma$."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from torch.autograd.function import FunctionCtx
 def root(covariance: Tensor) -> Tensor:
     r"""The symmetric positive semidefinite root of matrices in the last two dimensions.
 
-    Negative eigenvalues, which only rounding makes, are cut to zero. The derivative solves $S\,dS + dS\,S = d\Sigma$,
-    which equal eigenvalues do not disturb. Between directions without variance it is zero: there the derivative of a
-    covariance matrix is zero as well, because it is at its minimum.
+    Negative eigenvalues come only from rounding and are cut to zero. The derivative solves $S\,dS + dS\,S = d\Sigma$,
+    which equal eigenvalues do not disturb. Between directions without variance it is zero, as is the derivative of the
+    covariance matrix there, at its minimum.
     """
     wide = torch.promote_types(covariance.dtype, torch.float32)
     return _Root.apply(covariance.to(wide))[0].to(covariance.dtype)  # type: ignore[no-untyped-call, no-any-return]

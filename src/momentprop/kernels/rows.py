@@ -1,7 +1,7 @@
-"""Kernels of rows: what one computes along the last dimension, by a program where that has been built.
+"""Kernels of rows: computations along the last dimension, by a program where one is built.
 
-A kernel of rows maps tensors to tensors that have the same leading dimensions, and the same last one or 1. Without a
-program it runs as it is written, on tensors that broadcast.
+A kernel of rows maps tensors to tensors with the same leading dimensions and the same last one, or 1. Without a program
+it runs as written, on tensors that broadcast.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from momentprop.kernels.derivatives import requires_grad
 from momentprop.kernels.operators import is_traced, operated, registered
 from momentprop.torch_compat.dynamo import constant
 
-_MOST_LENGTHS = 16  # of rows, for which a kernel is built: a text that grows by a word has a new length each time
+_MOST_LENGTHS = 16  # row lengths for which a kernel is built: a text that grows by a word has a new length each time
 _ANY_LENGTH = 8
 _MOST_KEPT = 1 << 23  # elements of a contraction
 _LENGTHS: Counter[Hashable] = Counter()
@@ -31,9 +31,9 @@ _KNOWN: set[Hashable] = set()
 def along_rows(
     kernel: RowKernel, *inputs: Tensor, results: Sequence[bool] = (True, True), otherwise: RowKernel | None = None
 ) -> Sequence[Tensor]:
-    """Run a kernel of rows; `results` says of each result whether it has an element for each one of a row.
+    """Run a kernel of rows; `results` says for each result whether it has one element for each element of a row.
 
-    Where there is no program, `otherwise` runs, by default the kernel itself.
+    Without a program, `otherwise` runs, by default the kernel itself.
     """
     if is_traced(inputs[0]):
         name = _operator(kernel, tuple(x.shape[-1] != 1 for x in inputs), tuple(results))
@@ -52,8 +52,8 @@ def along_contraction(kernel: RowKernel, weights: Tensor, left: Tensor, right: T
     r"""Run a kernel of rows on a contraction, $x_{qcd} = \sum_j w_{qj} l_{jc} r_{jd}$, and on other tensors.
 
     The kernel gives one number for each row, and the result has the shape `(..., queries, left features, 1)`. The other
-    tensors broadcast. A processor's program makes the contraction row by row, and does not keep it; GPUs have fast
-    products of matrices.
+    tensors broadcast. A CPU's program makes the contraction row by row and does not keep it; GPUs have fast matrix
+    products.
     """
     factors, row = (weights, left, right), right.shape[-1]
     program = None
@@ -71,7 +71,7 @@ def along_contraction(kernel: RowKernel, weights: Tensor, left: Tensor, right: T
 
 
 def _in_pieces(kernel: RowKernel, factors: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> Tensor:
-    """Run a kernel on contractions that are kept, of some of the first lanes at a time."""
+    """Run a kernel on contractions held in memory, for a few leading lanes at a time."""
 
     def run(*parts: Tensor) -> Tensor:
         return along_rows(kernel, contracted(*parts[:3]), *parts[3:], results=(False,))[0]
@@ -88,7 +88,7 @@ def _in_pieces(kernel: RowKernel, factors: tuple[Tensor, ...], others: tuple[Ten
 
 @constant
 def _operator(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...]) -> str | None:
-    """Return the name of the operator that runs a kernel, or None where it cannot be built; any length tells."""
+    """Return the name of the operator that runs a kernel, or None where it cannot be built, whatever the length."""
     try:
         record(functions_of(kernel, wide, results).forward, wide, torch.float32, _ANY_LENGTH)
     except Unprintable:
@@ -126,7 +126,7 @@ def _program_of(
 
 
 def _may_start(key: Hashable, row: int) -> bool:
-    """Return whether a kernel may be built for rows of a length, and count the lengths."""
+    """Return whether to build a kernel for rows of a length, and count the lengths."""
     if (key, row) not in _KNOWN:
         if _LENGTHS[key] == _MOST_LENGTHS:
             return False

@@ -18,8 +18,8 @@ _RULE = HERMITE[11]
 def sigmoid_moments(mean: Tensor, variance: Tensor, centre: float = 0.0) -> Moments:
     r"""Moments of $S(X) - c$, for a `centre` $c$ of 0 or 1/2, evaluated at $-|\mu|$.
 
-    Small variances by quadrature about the mean; large ones by the mixture of `kernels.logistic` for $u = E\,S(X)$ and
-    $w = E\,S(X)^2$, as $\sigma'^2 = w - u^2$.
+    Small variances use quadrature about the mean; large ones use the mixture of `kernels.logistic` for $u = E\,S(X)$
+    and $w = E\,S(X)^2$, with $\sigma'^2 = w - u^2$.
     """
     positive = mean > 0
     left = torch.where(positive, -mean, mean)
@@ -59,7 +59,7 @@ def _by_mixture(mean: Tensor, variance: Tensor, centre: float) -> Moments:
         (_, slope, bend, _), (_, second_slope, second_bend) = logistic_expectations(mean, variance, 3)
         return (slope, second_slope - 2 * u * slope), (0.5 * bend, 0.5 * second_bend - u * bend)
 
-    # the fit of w is absolute: far out in the tail, where both are below 1e-9, it may undercut u^2
+    # the fit of w is absolute: far out in the tail, where both are below 1e-9, it can fall below u^2
     return Moments(u - centre, (w - u * u).clamp(min=0.0), partials)
 
 

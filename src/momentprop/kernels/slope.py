@@ -12,8 +12,8 @@ from momentprop.torch_compat.export import exporting
 def slope(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     r"""$f'(x)$ for a function that treats every element alike.
 
-    During a `torch.export` it is a central difference in float64 with an error of 1e-9, because the export silently
-    turns the results of `torch.func` transforms inside a rule into constants.
+    During `torch.export` it is a central difference in float64 with an error of 1e-9, because the export silently turns
+    results of `torch.func` transforms inside a rule into constants.
     """
     if exporting():
         wide = x.double()

@@ -1,10 +1,10 @@
 r"""Smooth units that tend to 0 on the left and to $x$ on the right: quadrature about the mean, and a remainder.
 
-For small variances see `kernels.hermite`. For large ones the unit is the rectifier, which has a closed form, plus a
-remainder that decays: with $x_+ = \max(x, 0)$, $r(x) = f(x) - x_+$ and the density $p$ of $X$, $\mu' = E X_+ + R$ and
-$\sigma'^2 = \mathrm{Var} X_+ + C - R\,(2E X_+ + R)$, where $R = \int r(x)\,p(x)\,dx$ and $C = \int (f(x)^2 -
-x_+^2)\,p(x)\,dx$. On each side of zero $|r|$ itself is the weight of a Gauss quadrature, so few nodes suffice once the
-density is wider than their distance.
+For small variances see `kernels.hermite`. For large ones, the unit is the rectifier, which has a closed form, plus a
+decaying remainder: with $x_+ = \max(x, 0)$, $r(x) = f(x) - x_+$ and the density $p$ of $X$, $\mu' = E X_+ + R$ and
+$\sigma'^2 = \mathrm{Var} X_+ + C - R\,(2E X_+ + R)$, where $R = \int r(x)\,p(x)\,dx$ and
+$C = \int (f(x)^2 - x_+^2)\,p(x)\,dx$. On each side of zero $|r|$ itself is the weight of a Gauss quadrature, so few
+nodes suffice once the density is wider than their spacing.
 """
 
 import torch
@@ -21,7 +21,7 @@ from momentprop.kernels.sums import total
 def smooth_rectifier(
     mean: Tensor, variance: Tensor, value: Tensor, local: Local, reach: float, nodes: Nodes, table: Remainder
 ) -> Moments:
-    r"""Moments by quadrature about the mean up to a deviation of `reach`, and with a remainder beyond.
+    r"""Moments by quadrature about the mean up to a deviation of `reach`, and by a remainder beyond.
 
     The quadrature needs the `value` $f(\mu)$, the `local` changes and Gauss-Hermite `nodes`; the remainder, its
     `table`.
@@ -35,7 +35,7 @@ def smooth_rectifier(
 def rectifier_and_remainder(mean: Tensor, variance: Tensor, table: Remainder) -> Moments:
     r"""Moments of a smooth rectifier at large variance.
 
-    The derivatives of $R$ and $C$ are those of the density, with $\partial_v p = \frac12\partial_\mu^2 p$.
+    The derivatives of $R$ and $C$ act on the density, with $\partial_v p = \frac12\partial_\mu^2 p$.
     """
     base = hinge(mean, variance)
     inverse = torch.rsqrt(variance)

@@ -1,9 +1,9 @@
-r"""Moments of the softmax of independent normal variables, along the last dimension.
+r"""Moments of the softmax of independent normal variables along the last dimension.
 
 By the race of `kernels.race`, class $y$ wins with probability
 $$E\,p_y = \int A_{1,y} \prod_{k \ne y} A_{0,k}\,dt, \qquad E\,p_y^2 = \int A_{2,y} \prod_{k \ne y} A_{0,k}\,dt.$$
-The integrands are analytic and vanish at both ends, so the midpoint rule converges exponentially; all classes share
-its nodes and the probabilities sum to one. They are kept as logarithms, so that small ones and their derivatives are
+The integrands are analytic and vanish at both ends, so the midpoint rule converges exponentially; all classes share its
+nodes, and the probabilities sum to one. We keep them as logarithms, so that small ones and their derivatives are
 accurate.
 """
 
@@ -16,7 +16,7 @@ from momentprop.kernels.logistic import logistic_expectations
 from momentprop.kernels.moments import Moments
 from momentprop.kernels.race import course, finish
 
-_MASKED = -1e30  # the logarithm of the density of a runner that does not run
+_MASKED = -1e30  # the log density of a runner that does not run
 
 
 def race(mean: Tensor, variance: Tensor) -> Moments:
@@ -31,9 +31,9 @@ def race(mean: Tensor, variance: Tensor) -> Moments:
 def softmax(mean: Tensor, variance: Tensor) -> Moments:
     r"""Moments of $p_y = \mathrm{softmax}(X)_y$: $E\,p_y$ and $\mathrm{Var}\,p_y = E\,p_y^2 - (E\,p_y)^2$.
 
-    The variance of the most probable class is that of its complement $\sum_{k \ne y} p_k$, which does not cancel if
-    the class is nearly certain. Below variances of 0.02 the difference of second moments is blended into its first
-    order, $q_y^2(\sigma_y^2(1-q_y)^2 + \sum_{k\ne y} q_k^2\sigma_k^2)$.
+    The most probable class has the variance of its complement $\sum_{k \ne y} p_k$, which does not cancel if the class
+    is nearly certain. Below variances of 0.02 the difference of second moments is blended into its first order,
+    $q_y^2(\sigma_y^2(1-q_y)^2 + \sum_{k\ne y} q_k^2\sigma_k^2)$.
     """
     mean, variance, absent = present(mean, variance)
     times, log_weights = course(mean, variance, nodes=24, depth=20.0, rest=1e-7)
@@ -58,7 +58,7 @@ def softmax(mean: Tensor, variance: Tensor) -> Moments:
     others = parts.sum(-1, keepdim=True) - parts
     first_order = q * q * (variance * complement * complement + others)
     blend = step(variance.amax(-1, keepdim=True) / 0.02)
-    # rounding or the error of the quadrature can push the difference out of the range of a variance on [0, 1]
+    # rounding or quadrature error can push the difference out of the range of a variance on [0, 1]
     exact = torch.minimum(exact.clamp(min=0.0), q * complement)
     q = _exact_where_certain(q, torch.softmax(torch.where(absent, -torch.inf, mean), -1), variance)
     return Moments(q, blend * exact + (1 - blend) * first_order)
@@ -79,7 +79,7 @@ def fast(mean: Tensor, variance: Tensor) -> Moments:
 def against_rivals(mean: Tensor, variance: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
     r"""Mean and variance of $X_y - L_y$, as `fast` computes them."""
     if mean.shape[-1] == 1:
-        return torch.full_like(mean, 1e3), torch.zeros_like(mean)  # nobody to lose against
+        return torch.full_like(mean, 1e3), torch.zeros_like(mean)  # there are no rivals
     relative = mean - mean.amax(-1, keepdim=True)  # changes only the derivative, which `present` leaves out
     rough = torch.log_softmax(relative * torch.rsqrt(1 + variance / LOGISTIC_VARIANCE), -1)
     p = rough.exp()
@@ -130,7 +130,7 @@ def step(x: Tensor) -> Tensor:
 def present(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     r"""Means relative to the largest, variances, and which classes a mean of $-\infty$ excludes.
 
-    Masks are often the least finite number. Such a mean is far behind at any noise, and its double must not overflow.
+    Masks are often the lowest finite number. Such a mean is far behind at any noise, and doubling it must not overflow.
     """
     absent = mean == -torch.inf
     mean, variance = mean - mean.amax(-1, keepdim=True).detach(), torch.where(absent, 0.0, variance)
@@ -153,7 +153,7 @@ def _posterior(scores: Tensor, mean: Tensor, variance: Tensor, absent: Tensor) -
 
 
 def _exact_where_certain(found: Tensor, plain: Tensor, variance: Tensor) -> Tensor:
-    """The plain result, with the derivatives of the one that was found, where no class has a variance."""
+    """The plain result where no class has a variance, with the computed result's derivatives."""
     certain = (variance == 0).all(-1, keepdim=True)
     return torch.where(certain, plain.detach() + (found - found.detach()), found)
 
@@ -168,7 +168,7 @@ def one_hot(x: Tensor) -> Tensor:
 
 
 def without_own(terms: Tensor) -> Tensor:
-    """For each non-negative term, the sum of all others, without cancellation for the largest."""
+    """For each non-negative term, the sum of all others, without cancellation for the largest term."""
     top = one_hot(terms)
     rest = torch.where(top, 0.0, terms)
     total = rest.sum(-1, keepdim=True)
@@ -176,7 +176,7 @@ def without_own(terms: Tensor) -> Tensor:
 
 
 def log_logistic_mean(mean: Tensor, variance: Tensor) -> Tensor:
-    r"""$\log E\,S(X)$, also where $E\,S(X)$ underflows, by the tilt of `kernels.logistic`."""
+    r"""$\log E\,S(X)$, even where $E\,S(X)$ underflows, by the tilt of `kernels.logistic`."""
     positive = mean > 0
     left = torch.where(positive, -mean, mean)
     (tilted,), _ = logistic_expectations(torch.maximum(left, -variance - left), variance, 0)

@@ -11,7 +11,7 @@ from momentprop.kernels.nodes import HERMITE, REMAINDERS
 from momentprop.kernels.operators import operator
 from momentprop.kernels.smooth_rectifier import smooth_rectifier
 
-_THRESHOLD = 50.0  # from here on torch's softplus may give x
+_THRESHOLD = 50.0  # from here on torch's softplus can return x
 _softplus_nodes = HERMITE[23]
 _softplus_table = REMAINDERS["softplus"]
 _silu_nodes = HERMITE[27]
@@ -26,7 +26,7 @@ def softplus_moments(mean: Tensor, variance: Tensor) -> Moments:
 
 
 def _softplus_about(mean: Tensor) -> Local:
-    r"""The change is $\log(1 + S(\mu)(e^d - 1))$, and for positive means $d$ plus the mirror image of that."""
+    r"""The change is $\log(1 + S(\mu)(e^d - 1))$, and for positive means $d$ plus its mirror image."""
     positive = mean > 0
     small = torch.sigmoid(torch.where(positive, -mean, mean))
 

@@ -24,7 +24,7 @@ def step(mean: Tensor, variance: Tensor) -> Moments:
 
 
 def beside(kernel: Kernel) -> Kernel:
-    """Return the kernel with one further input, which has no part in the moments but for its shape."""
+    """Return the kernel with one further input, of which the moments use only the shape."""
 
     def wider(mean: Tensor, variance: Tensor, other: Tensor) -> Moments:
         moments = kernel(mean, variance)

@@ -1,4 +1,4 @@
-r"""Maps of intervals for quadratures in which a narrow and a wide scale meet."""
+r"""Maps of intervals for quadratures where a narrow scale meets a wide one."""
 
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ class Stretch(NamedTuple):
 def stretch(length: Tensor, center: Tensor, scale: Tensor, sharp: float, even: float) -> Stretch:
     r"""The map whose width is $w = s\,(\mathrm{sharp} + \mathrm{even}\,s/l)$ for a scale $s$ and a length $l$.
 
-    So it resolves a small scale, and is nearly linear if there is only one scale.
+    So it resolves a small scale and is nearly linear if there is only one scale.
     """
     length = torch.where(length > 0, length, torch.finfo(length.dtype).tiny)
     scale = torch.where(scale > 0, scale, length)

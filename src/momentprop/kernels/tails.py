@@ -1,9 +1,9 @@
 r"""Tail functions of the normal distribution, to a few units in the last place, in float32 too.
 
-With $h_k(x) = \int_0^\infty t^k e^{-xt - t^2/2}\,dt$ all of them follow from $h_2$ without cancellation:
+With $h_k(x) = \int_0^\infty t^k e^{-xt - t^2/2}\,dt$, all of them follow from $h_2$ without cancellation:
 $h_1 = (1 - x h_2)/(1 + x^2)$ and $h_0 = h_2 + x h_1$ (the Mills ratio). Only $h_2$ is approximated, by a quotient of
-polynomials with positive coefficients whose relative error, 1.3e-8 in float32 and 7e-17 in float64, is nearly the least
-possible on $[0, \infty)$. `torch.special.ndtr` is not used: in float32 it loses the left tail.
+polynomials with positive coefficients whose relative error, 1.3e-8 in float32 and 7e-17 in float64, is nearly the
+smallest possible on $[0, \infty)$. `torch.special.ndtr` is not used: in float32 it loses the left tail.
 """
 
 from typing import NamedTuple
@@ -51,14 +51,14 @@ def tail(x: Tensor) -> Tail:
 
 
 def mills(x: Tensor) -> Tensor:
-    r"""The Mills ratio $P(Z > x)/\varphi(x)$ for $x \ge 0$, also far out."""
+    r"""The Mills ratio $P(Z > x)/\varphi(x)$ for $x \ge 0$, even far out."""
     near = x.clamp(max=40.0)
     far = x.clamp(min=1.0)
     return torch.where(x < 40.0, _h(near)[0], 1 / (far + 1 / (far + 2 / (far + 3 / far))))
 
 
 def erfc(x: Tensor) -> Tensor:
-    r"""The complementary error function; exports use `tail`, as ONNX has only $1 - \mathrm{erf}$ without the tail."""
+    r"""The complementary error function; exports use `tail`: ONNX has only $1 - \mathrm{erf}$, which loses it."""
     if not exporting():
         return torch.special.erfc(x)  # type: ignore[no-any-return]
     beyond = 2 * tail(SQRT_2 * torch.where(x < 0, -x, x)).beyond
@@ -106,7 +106,7 @@ def standardize(mean: Tensor, variance: Tensor) -> Standardized:
 
 
 def expectation_below_zero(mean: Tensor, variance: Tensor, rate: float) -> Tensor:
-    r"""$E[e^{kX}; X < 0]$ for $k > 0$, which is $\varphi(a)$ times the Mills ratio at $a + k\sigma$, in every range."""
+    r"""$E[e^{kX}; X < 0]$ for $k > 0$, which is $\varphi(a)$ times the Mills ratio at $a + k\sigma$, everywhere."""
     sigma, _, a = standardize(mean, variance)
     y = a + rate * sigma
     inside = density(a) * mills(torch.where(y >= 0, y, -y))

@@ -1,4 +1,4 @@
-r"""Moments of $\max(X, \alpha X)$ in the textbook form: few operations, for values not far out.
+r"""Moments of $\max(X, \alpha X)$ in textbook form: few operations, for values not far out.
 
 With $a = \mu/\sigma$ and the rectifier's $m = \mu\Phi(a) + \sigma\varphi(a)$, $s^2 = \sigma^2\Phi(a) + m(\mu - m)$ and
 $\mathrm{Cov}[X, \max(0, X)] = \sigma^2\Phi(a)$. Below $a = -6$ the differences cancel in float32;
@@ -15,7 +15,7 @@ from momentprop.kernels.moments import Kernel, Moments, Partials
 
 
 def leaky_rectifier(slope: float) -> Kernel:
-    """The kernel of the leaky rectifier with this slope; zero gives the rectifier."""
+    """The kernel of the leaky rectifier with this slope; zero gives the plain rectifier."""
     return partial(_moments, slope=slope)
 
 

@@ -1,4 +1,4 @@
-r"""Normalization by the statistics of the data set, computed from the weights and not from a batch."""
+r"""Normalization by the statistics of the data set, computed from the weights, not from a batch."""
 
 from typing import Any, NamedTuple
 
@@ -22,10 +22,10 @@ class Normalizer(NamedTuple):
 class AnalyticNorm(nn.Module):
     r"""$\gamma(X - \mu)/\sqrt{\sigma^2 + \epsilon} + \beta$ with the statistics $\mu, \sigma^2$ of each channel.
 
-    The statistics are those of the whole data set, carried through the network as one pixel (`momentprop.Statistics`):
-    they depend on the weights and not on a batch, and gradients flow through them. The layer keeps the statistics that
-    pass through it, and normalizes everything else by them. `momentprop.normalize` adds such layers to a model and
-    sends the statistics of the current weights through it before every forward pass.
+    The statistics describe the whole data set, carried through the network as one pixel (`momentprop.Statistics`): they
+    depend on the weights, not on a batch, and gradients flow through them. The layer keeps the statistics that pass
+    through it and normalizes everything else by them. `momentprop.normalize` adds such layers to a model and sends the
+    statistics of the current weights through it before every forward pass.
 
     >>> import torch, momentprop
     >>> layer = momentprop.nn.AnalyticNorm(2)
@@ -52,7 +52,7 @@ class AnalyticNorm(nn.Module):
         self.meeting = False
 
     def forward(self, input: Any) -> Any:
-        """Normalize the input; keep the first statistics that come after `forget`."""
+        """Normalize the input; keep the first statistics that arrive after `forget`."""
         if isinstance(input, Statistics) and not (self.meeting and self.normalizer is not None):
             return self._met(input)
         if self.normalizer is None:
@@ -64,7 +64,7 @@ class AnalyticNorm(nn.Module):
 
     def _mapped(self, input: Any, normalizer: Normalizer) -> Any:
         scale, shift = (self._along(part, input) for part in (normalizer.scale, normalizer.shift))
-        if isinstance(input, Independent):  # fused, since these are all units of a layer
+        if isinstance(input, Independent):  # fused, because these are all units of a layer
             return input.of(torch.addcmul(shift, input.loc, scale), input.variance * (scale * scale))
         return torch.addcmul(shift, input, scale)
 

@@ -19,7 +19,7 @@ def _ends(low: float, high: float) -> tuple[float, float]:
 
 
 class StochasticBinary(Noisy):
-    r"""A unit that is `high` where $X - Z \ge 0$, so with probability $F(X)$, and `low` otherwise.
+    r"""A unit that is `high` where $X - Z \ge 0$, that is with probability $F(X)$, and `low` otherwise.
 
     $F$ is the distribution function of the noise $Z$.
 
@@ -31,15 +31,12 @@ class StochasticBinary(Noisy):
     >>> unit(momentprop.Sample(torch.tensor([-0.6, 0.6])))
     Sample(loc=tensor([-1.,  1.]))
 
-    Args:
-        noise: a name (see `momentprop.noise.named.noise`) or a `torch.distributions.Distribution` with a `cdf`.
-        low: the value of the unit where $X < Z$: 0, or -1.
-        high: its value otherwise.
-        method: how to compute the expectation of a value with a variance: `"exact"`, or one of the paper's (`"ap2a"`,
-            `"ap2b"`, and for logistic noise `"pea"`, `"mackay"`). `None` lets the type of the value choose, which is
-            `"ap2b"` for `Logistic` and `Fitted`.
-        gradient: the gradient of draws: `"straight_through"`, that of the expectation, which is biased, or `"score"`,
-            by the active `ScoreFunction`, which is not.
+    Args: noise: a name (see `momentprop.noise.named.noise`) or a `torch.distributions.Distribution` with a `cdf`. low:
+        the value of the unit where $X < Z$: 0, or -1. high: its value otherwise. method: how to compute the expectation
+        of a value with a variance: `"exact"`, or one of the paper's (`"ap2a"`, `"ap2b"`, and for logistic noise
+        `"pea"`, `"mackay"`). `None` lets the type of the value choose: `"ap2b"` for `Logistic` and `Fitted`. gradient:
+        the gradient of draws: `"straight_through"` is the expectation's and is biased; `"score"` uses the active
+        `ScoreFunction` and is unbiased.
     """
 
     def __init__(
@@ -99,7 +96,7 @@ class Probit(StochasticBinary):
 class Heaviside(nn.Module):
     r"""A hard threshold: `high` where $X \ge 0$ and `low` otherwise.
 
-    Its gradient is zero for certain inputs. For uncertain ones the mean $\Phi(\mu/\sigma)$ is smooth.
+    Its gradient is zero for certain inputs. For uncertain ones, the mean $\Phi(\mu/\sigma)$ is smooth.
 
     >>> import torch, momentprop
     >>> momentprop.nn.Heaviside()(momentprop.Normal(torch.tensor([0.0, 1.0]), 1.0)).loc

@@ -23,7 +23,7 @@ class Softmax(nn.Module):
     r"""The class posterior $q(y) = E\,\mathrm{softmax}(X)_y$, a `Categorical` with classes along the last dimension.
 
     The layer can absorb the linear layer or 1×1 convolution before it, whose outputs are correlated because they share
-    their inputs. Together, the two get the exact variances of differences (see `functional.linear_posterior`).
+    inputs. Together, the two get the exact variances of differences (see `functional.linear_posterior`).
 
     >>> import torch, momentprop
     >>> head = momentprop.nn.Softmax(linear=torch.nn.Linear(3, 10))
@@ -32,9 +32,9 @@ class Softmax(nn.Module):
     (torch.Size([2, 10]), torch.Size([]))
 
     The table gives the divergence $KL(p\,\|\,q)$ from the truth (400,000 draws) in nats, with the linear layer before
-    the softmax and absorbed by it. There are 30 inputs. The weights of all classes share a common part, twice as large
-    as each class's own part, which alone gives its logit a variance of 0.3 or 3. Means of eight instances;
-    `benchmarks/absorbed_softmax.py` prints the table.
+    the softmax or absorbed by it. There are 30 inputs. The weights of all classes share a common part, twice as large
+    as each class's own part, which alone gives its logit a variance of 0.3 or 3. The numbers are means of eight
+    instances; `benchmarks/absorbed_softmax.py` prints the table.
 
     | classes, variance | 2, 0.3 | 2, 3 | 10, 0.3 | 10, 3 | 100, 0.3 | 100, 3 |
     |---|---|---|---|---|---|---|
@@ -98,8 +98,8 @@ def _require_linear(layer: nn.Module) -> None:
 class GumbelArgmax(nn.Module):
     r"""$\arg\max_k (X_k + \Gamma_k)$ with independent Gumbel noises, as a one-hot vector.
 
-    The softmax is the expectation of this argmax. Unlike `Softmax`, other layers can follow: the moments are those of
-    the class indicators.
+    The softmax is the expectation of this argmax. Unlike after `Softmax`, other layers can follow: the moments are
+    those of the class indicators.
 
     >>> import torch, momentprop
     >>> layer = momentprop.nn.GumbelArgmax()

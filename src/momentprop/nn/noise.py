@@ -16,14 +16,14 @@ from momentprop.torch_compat.modules import Moving
 
 
 class Noisy(Moving):
-    """A layer with a noise, which follows the layer to another device or type. Not saved in `state_dict`."""
+    """A layer with noise, which moves with the layer to another device or type. Not saved in `state_dict`."""
 
     def __init__(self, given: str | Distribution) -> None:
         super().__init__()
         self.noise = noise(given)
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> None:
-        """Move the noise as the layer."""
+        """Move the noise with the layer."""
         self.noise = mapped(self.noise, move)
 
     def extra_repr(self) -> str:
@@ -55,7 +55,7 @@ class AdditiveNoise(Noisy):
 
 
 class GaussianNoise(nn.Module):
-    r"""$X + Z$ with $Z$ normal, of mean zero.
+    r"""$X + Z$ with normal $Z$ of mean zero.
 
     >>> import torch, momentprop
     >>> momentprop.nn.GaussianNoise(0.5)(momentprop.Normal(torch.ones(1), 1.0)).variance
@@ -137,7 +137,7 @@ def _rate(p: float) -> float:
 
 
 class StochasticDepth(nn.Module):
-    r"""Drops the residual branch of a whole example with probability `p`, and scales the others by $1/(1-p)$.
+    r"""Drops an example's residual branch with probability `p`, and scales the others by $1/(1-p)$.
 
     >>> import torch, momentprop
     >>> layer = momentprop.nn.StochasticDepth(0.5)
@@ -161,7 +161,7 @@ class StochasticDepth(nn.Module):
         return functional.stochastic_depth(input, self.p, self.mode, self.training)
 
     def extra_repr(self) -> str:
-        """What `print` shows of the layer."""
+        """The settings that `print` shows."""
         return f"p={self.p}, mode={self.mode}"
 
 

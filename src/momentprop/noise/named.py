@@ -1,8 +1,8 @@
-r"""The noise $Z$ of latent variable models: named distributions, and the functions of any noise that units need.
+r"""The noise $Z$ of latent variable models: named distributions, and the functions that units need of any noise.
 
-Every noise is written as $Z = l + s Z_0$. The units use the distribution function $F$ of $Z_0$ and, to average over the
-noise, its quantiles. These are functions of $t = \mathrm{logit}\,u$ instead of the probability $u$, so that neither
-tail is lost in rounding.
+Every noise has the form $Z = l + s Z_0$. The units use the distribution function $F$ of $Z_0$ and, to average over the
+noise, its quantiles. These are functions of $t = \mathrm{logit}\,u$ instead of the probability $u$, so that rounding
+loses neither tail.
 """
 
 import math
@@ -35,8 +35,8 @@ def noise(given: str | Distribution) -> Distribution:
 
     The names are `"logistic"`, `"normal"`, `"laplace"` and `"gumbel"`, with location 0 and scale 1, and `"uniform"`, on
     $[-\frac12, \frac12]$. A distribution must have a finite mean and variance; units check further needs, such as a
-    distribution function `cdf` for binary units, when they use it. The result does not check its arguments, since units
-    evaluate the distribution function of an exponential noise outside its support too.
+    distribution function `cdf` for binary units, when they use it. The result does not check its arguments, because
+    units also evaluate the distribution function outside its support, for example of exponential noise.
 
     >>> noise("logistic")
     LogisticDistribution(loc: 0.0, scale: 1.0)
@@ -125,7 +125,7 @@ def standard(noise: Distribution, like: Any) -> StandardNoise:
 
 
 def _within(x: Tensor, low: Tensor | None, high: Tensor | None) -> Tensor:
-    """Clip to the support, outside which torch does not define its distribution functions."""
+    """Clip to the support, outside which torch's distribution functions are undefined."""
     if low is not None:
         x = torch.maximum(x, low)
     return x if high is None else torch.minimum(x, high)
@@ -149,7 +149,7 @@ def _magnitude(x: Tensor) -> Tensor:
 
 
 def _normal_quantile(t: Tensor) -> Tensor:
-    beyond = torch.special.ndtri(torch.sigmoid(-_magnitude(t)))  # negative: on the left nothing is lost
+    beyond = torch.special.ndtri(torch.sigmoid(-_magnitude(t)))  # negative: the left tail loses nothing
     return torch.where(t > 0, -beyond, beyond)
 
 

@@ -1,10 +1,10 @@
-r"""The score function estimator of gradients through units that were drawn.
+r"""The score function estimator of gradients through drawn units.
 
-For draws $y \sim p_\theta$ and a loss $L$ that may depend on $\theta$ itself,
+For draws $y \sim p_\theta$ and a loss $L$ that can depend on $\theta$ itself,
 $$\nabla E[L] = E[\nabla L + (L - b)\,\nabla\log p_\theta(y)]$$
 for any baseline $b$ that does not depend on the draws (Williams 1992, "REINFORCE"). A unit cannot know the loss, so it
-adds the logarithm of the probability of its draws to the active `ScoreFunction`, which computes the estimate once the
-losses are known.
+adds the log probability of its draws to the active `ScoreFunction`, which computes the estimate once the losses are
+known.
 """
 
 from torch import Tensor
@@ -13,7 +13,7 @@ _ENTERED: list["ScoreFunction"] = []
 
 
 class ScoreFunction:
-    r"""Collects the probabilities of the draws of units with `gradient="score"`, for an unbiased gradient.
+    r"""Collects the probabilities of draws by units with `gradient="score"`, for an unbiased gradient.
 
     >>> import torch
     >>> from momentprop.nn import LogisticBernoulli, ScoreFunction
@@ -25,8 +25,8 @@ class ScoreFunction:
     torch.Size([3, 4])
 
     Unlike the straight-through gradient, the estimate is unbiased, but its variance grows with the number of units; a
-    baseline near the mean loss lowers it. (The batch mean above depends on the draws, which causes a bias of one part
-    in the size of the batch.)
+    baseline near the mean loss lowers it. (The batch mean above depends on the draws, which causes a relative bias of
+    one over the batch size.)
     """
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class ScoreFunction:
         _ENTERED.remove(self)
 
     def surrogate(self, losses: Tensor, baseline: Tensor | float = 0.0) -> Tensor:
-        """The losses, with the gradient of the estimator.
+        """The losses, with the estimator's gradient.
 
         Args:
             losses: one for each example, or for each independent group of draws; the shape is that of the first
                 dimensions of the units' outputs. A single number works too, but its estimate varies more.
-            baseline: a number to subtract from the losses that weight the scores.
+            baseline: a number to subtract from the losses before they weight the scores.
         """
         advantage = (losses - baseline).detach()
         result = losses
@@ -66,7 +66,7 @@ def _summed(log_probability: Tensor, losses: Tensor) -> Tensor:
 
 
 def leave(log_probability: Tensor) -> None:
-    """Add the logarithm of the probability of a draw to the active estimator."""
+    """Add a draw's log probability to the active estimator."""
     if _ENTERED:
         _ENTERED[-1].log_probabilities.append(log_probability)
     elif log_probability.requires_grad:

@@ -6,11 +6,11 @@ import textwrap
 from momentprop.dispatch import find
 from momentprop.rules import Rule, table
 
-_WIDTHS = (36, 56)  # of the columns that are wrapped, the error and the source
+_WIDTHS = (36, 56)  # of the wrapped columns, error and source
 
 
 def main() -> None:
-    """Print every rule with its value type, the kind of its operation, its error and its source."""
+    """Print every rule with its value type, the operation's kind, the error and the source."""
     parser = argparse.ArgumentParser(prog="python -m momentprop.rules", description="Print the rule table.")
     parser.add_argument("op", nargs="?", help="only the operations whose name contains this")
     wanted = parser.parse_args().op or ""
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def written(row: Rule) -> str:
-    """Return who serves a row: the rule of its kind, a rule written out, or both, for different arguments."""
+    """Return what serves a row: the kind's rule, a rule written out, or both, for different arguments."""
     if find(row.op, row.on) is not row.function:
         return "by kind"
     return "both" if row.by_kind else "written"

@@ -1,6 +1,6 @@
-r"""What each kind of map does to independent units: the rules of the kinds on `Normal`.
+r"""What each kind of map does to independent units: `Normal`'s rules of kinds.
 
-`Logistic` and `Fitted` borrow them. A plain argument is one of zero variance. For independent factors
+`Logistic` and `Fitted` borrow them. A plain argument has zero variance. For independent factors
 $E[XY] = \mu_X\mu_Y$ and $\mathrm{Var}[XY] = \sigma_X^2(\mu_Y^2 + \sigma_Y^2) + \mu_X^2\sigma_Y^2$, and the variances of
 the independent terms of a sum add.
 """
@@ -25,7 +25,7 @@ from momentprop.values.moments import mean_of, variance_of
 
 @rule(Kind.MOVES, on=Normal)
 def moved(call: Call) -> Any:
-    """Move means and variances alike; constants among them have no variance."""
+    """Move means and variances alike; constants have no variance."""
     operation, values = call.operation, call.values
     loc = floating(call, call.on(*[value.loc for value in values]))
     homogeneous = operation.homogeneous(call) if operation.summands else call
@@ -67,7 +67,7 @@ def _squares(call: Call, copies: Tensor | None = None) -> Any:
 
 
 def _pointwise(call: Call) -> Any:
-    """Take a linear function of the elements at one place, in which one value may occur twice."""
+    """Take a linear function of the elements at one place, where one value can occur twice."""
     operation, values = call.operation, call.values
     loc = floating(call, call.on(*[value.loc for value in values]))
     if len(values) == 2 and values[0] is values[1]:
@@ -131,13 +131,13 @@ def _products(call: Call) -> Any:
 
 
 def _at_one_place(x: Any, y: Any) -> Any:
-    """Return the variance of a product of elements, in an order in which no square overflows before its product."""
+    """Return the variance of a product of elements, ordered so that no square overflows before its product does."""
     own = y.loc * (y.loc * x.variance) + x.loc * (x.loc * y.variance)
     return own + x.variance * y.variance
 
 
 def _dependent(call: Call, x: Any, y: Any) -> Any:
-    """Return a product of dependent values by operations that follow them, or None where the products do not tell."""
+    """Return a product of dependent values by operations that follow them, or None where none is known."""
     operation = call.operation
     if operation.written_out is not None:
         return operation.written_out(*call.args, **call.kwargs)
@@ -155,7 +155,7 @@ def _dependent(call: Call, x: Any, y: Any) -> Any:
 
 
 def _corrected(call: Call, x: Any, y: Any, loc: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the moments of a product of factors that have elements in common, from those of independent ones."""
+    """Return the moments of a product of factors that share elements, from the moments for independent ones."""
     operation = call.operation
     if operation.pointwise is not None:
         common: Any = covariance(x, y)
@@ -179,5 +179,5 @@ def transformed(call: Call) -> Any:
 
 
 def by_kind(op: str, *args: Any, **kwargs: Any) -> Any:
-    """Apply an operation by the rule of its kind: for a rule of the operation itself that has one case of its own."""
+    """Apply an operation by its kind's rule: for an operation's own rule that handles only one case itself."""
     return apply_kind(Call(operation_named(op), args, kwargs), Normal)

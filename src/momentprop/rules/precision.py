@@ -1,11 +1,11 @@
-r"""The types that a random value may have, and float16.
+r"""The data types that a random value can have, and float16.
 
 The elements of a value are real numbers in floating point: an integer or a complex tensor has no variance here.
 
-A variance is a sum of products of squares. In float16, whose numbers reach from $6\cdot 10^{-8}$ to 65504, the squares
-overflow or vanish where the variance itself does not. So all products of a variance are taken in float32, also where
-autocast asks for float16, and only the result is rounded. The numbers of bfloat16 reach as far as those of float32, so
-that `variance_precision` may ask for them: a variance is a sum without cancellation.
+A variance is a sum of products of squares. In float16, whose numbers range from $6\cdot 10^{-8}$ to 65504, the squares
+overflow or vanish where the variance itself does not. So all products of a variance are taken in float32, even where
+autocast asks for float16, and only the result is rounded. bfloat16 has the range of float32, so `variance_precision`
+can ask for it: a variance is a sum without cancellation.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class _Asked(threading.local):
-    """The type that this thread asks for, for the variances of linear layers."""
+    """The type that this thread wants for the variances of linear layers."""
 
     dtype: torch.dtype | None = None
 
@@ -36,10 +36,9 @@ _ASKED = _Asked()
 def variance_precision(dtype: torch.dtype | None) -> Iterator[None]:
     """Inside, multiply the variances of linear layers, convolutions and matrix products in bfloat16.
 
-    Means stay as they are, and so do all variances but for these products, whose factors and results are rounded. That
-    changes a deviation by about 0.1 %, and is faster where the machine has units for bfloat16: see `docs/stack.md`. It
-    holds in the thread that asks for it. Code keeps the precision in which it was compiled. None asks for full
-    precision again.
+    Only the factors and results of these products are rounded; means and all other variances stay as they are. That
+    changes a deviation by about 0.1 %, and is faster on machines with bfloat16 units: see `docs/stack.md`. It holds for
+    the current thread. Compiled code keeps the precision it was compiled with. None restores full precision.
 
     >>> import torch, momentprop
     >>> layer = torch.nn.Linear(64, 64).requires_grad_(False)
@@ -60,7 +59,7 @@ def variance_precision(dtype: torch.dtype | None) -> Iterator[None]:
 
 
 def floating(call: Call, loc: Any) -> Any:
-    """Return the mean of a result; refuse one that is not in floating point."""
+    """Return a result's mean; refuse one that is not in floating point."""
     if isinstance(loc, Tensor) and not loc.is_floating_point():
         _refuse(call.op, call.values[0], loc.dtype)
     return loc
@@ -83,9 +82,9 @@ def _refuse(op: str, value: Any, dtype: torch.dtype) -> NoReturn:
 
 
 def spread(call: Call, loc: Tensor, compute: Callable[[Call], Tensor], *, linear: bool = False) -> Tensor:
-    """Return the variance of a result with a given mean, which `compute` takes of the call, in the type of the mean.
+    """Return the variance of a result, which `compute` takes from the call, in the type of the given mean.
 
-    That of a `linear` function may be asked for in another precision.
+    `variance_precision` can change the precision of a `linear` function.
     """
     if linear and _ASKED.dtype is not None and loc.dtype is torch.float32:
         with torch.autocast(loc.device.type, _ASKED.dtype):
@@ -98,7 +97,7 @@ def spread(call: Call, loc: Tensor, compute: Callable[[Call], Tensor], *, linear
 
 
 def in_range(rule: Function) -> Function:
-    """Make a rule that returns one value take the variance in float32 where its result is in float16."""
+    """Make a rule that returns one value compute the variance in float32 where its result is in float16."""
 
     @functools.wraps(rule)
     def apply(*args: Any, **kwargs: Any) -> Any:

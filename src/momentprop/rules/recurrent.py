@@ -1,8 +1,8 @@
-r"""Recurrent networks by their cell equations: RNN, LSTM and GRU, whole networks and single cells.
+r"""Recurrent networks by their cell equations: RNN, LSTM and GRU, as whole networks and single cells.
 
-A network is unrolled in time, and each cell applies the other rules: affine maps, logistic and hyperbolic units and
-products of independent factors. Like every chain of rules, this ignores that gates and states share their inputs and
-that one weight acts at every step. Either the input or the state may be plain.
+A network is unrolled in time, and each cell applies the other rules: affine maps, sigmoid and tanh units, and products
+of independent factors. Like every chain of rules, this ignores that gates and states share their inputs and that one
+weight acts at every step. The input or the state can be plain.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,7 +68,7 @@ _STEPS: dict[str, Step] = {
 
 
 class _Network(NamedTuple):
-    """The arguments that torch passes to a recurrent network after the input and the first state."""
+    """The arguments that torch passes to a recurrent network after the input and the initial state."""
 
     params: Sequence[Random]
     has_biases: bool
@@ -85,7 +85,7 @@ class _Network(NamedTuple):
         return [_Weights(*cell[:2], *without_biases, *cell[2:]) for cell in cells]
 
     def run(self, step: Step, inputs: Random, lengths: list[int], first: State) -> tuple[Random, list[State]]:
-        """Return the outputs and the last states; the inputs hold the rows of step 1, then of step 2 and so on."""
+        """Return the outputs and the last states; the inputs hold the rows of step 1, then step 2, and so on."""
         cells = self.weights(with_projection=len(first) == 2 and first[0].shape[-1] != first[1].shape[-1])
         directions = 2 if self.bidirectional else 1
         last = []
@@ -164,7 +164,7 @@ def _register(op: str) -> None:
     Layers, both directions, projections, dropout between layers (as noise, in training) and packed sequences work as in
     torch.
 
-    Error: that of the cell's units, for gates and states taken as independent
+    Error: as the cell's units, with gates and states treated as independent
     Source: definition of the cell
     """
     composite(op, on=Value, positional=True, by_acting=_drops_out)(network)
@@ -186,7 +186,7 @@ def _register(op: str) -> None:
     cell.__name__ = f"{op}_cell"
     cell.__doc__ = rf"""Moments of one step: {_CELL[op]}.
 
-    Error: that of the cell's units, for gates and states taken as independent
+    Error: as the cell's units, with gates and states treated as independent
     Source: definition of the cell
     """
     composite(f"{op}_cell", on=Value, positional=True)(cell)

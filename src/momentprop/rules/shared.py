@@ -1,14 +1,14 @@
-r"""Operations in which an element meets itself: in two factors, two summands, or as copies in a sum.
+r"""Operations where an element meets itself: in two factors, in two summands, or as copies in a sum.
 
-Two factors $x$ and $z$ that have elements in common, as in `x @ x.T`, are jointly normal. With the covariance
+Two factors $x$ and $z$ that share elements, as in `x @ x.T`, are jointly normal. With the covariance
 $\Gamma_{ij} = \sigma_i^2$ where $x_i$ and $z_j$ are one element, and zero elsewhere, a sum of products
-$\sum_{ij} c_{ij}x_iz_j$ has beside the moments of independent factors
+$\sum_{ij} c_{ij}x_iz_j$ has, beyond the moments for independent factors,
 
 $$\Delta\mu = \sum_{ij} c_{ij}\Gamma_{ij}, \qquad
 \Delta\sigma^2 = 2\sum_{ijkl} c_{il}\mu_{z,l}\,\Gamma_{ij}\,c_{kj}\mu_{x,k} +
 \sum_{ijkl} c_{il}\Gamma_{ij}\,c_{kj}\Gamma_{kl}.$$
 
-A sum over copies counts the variance of an element with $n$ copies in it $n^2$ times: every copy $n$ times.
+A sum over $n$ copies of an element counts its variance $n^2$ times: every copy $n$ times.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ Letters = tuple[str, str, str]  # of the two factors and of the product, as in `
 
 
 def covariance(x: Any, y: Any) -> Tensor | None:
-    """Return the covariance of the elements of two values at the same places, or None if they share no element."""
+    """Return the elementwise covariance of two values, or None if they share no element at the same place."""
     if not share(x, y):
         return None
     (of_x, of_y), _ = numbers(x, y)
@@ -30,16 +30,16 @@ def covariance(x: Any, y: Any) -> Tensor | None:
 
 
 def repeated(x: Any, y: Any) -> bool:
-    """Return whether elements may occur more than once in one of two values."""
+    """Return whether elements can occur more than once in one of two values."""
     return may_repeat(elements_of(x)) or may_repeat(elements_of(y))
 
 
 def product_correction(letters: Letters, x: Any, y: Any) -> tuple[Tensor, Tensor] | None:
-    r"""Return $\Delta\mu$ and $\Delta\sigma^2$ of a product of two values, or None if they take much to find.
+    r"""Return $\Delta\mu$ and $\Delta\sigma^2$ of a product of two values, or None if they are expensive to find.
 
     Each pair of places of one element, $(r, i)$ in $x$ and $(j, c)$ in $z$, adds to the element $(r, c)$ of the
     product: $\Gamma$ to the mean if $i = j$, and $2\Gamma\mu_{z,ic}\mu_{x,rj} + \Gamma\Gamma_{rj,ic}$ to the variance.
-    That is little work if no element occurs twice in one of the factors.
+    That is little work if no element occurs twice in a factor.
     """
     of_x, of_y, of_product = _without_ones(letters, x.shape, y.shape)
     if (
@@ -81,7 +81,7 @@ def _matrix_correction(
     (batches, rows, inner), columns = mean_x.shape, mean_y.shape[2]
     place = of_x.new_full((count,), -1)  # of every element in the second factor
     place = place.scatter(0, of_y.flatten(), torch.arange(of_y.numel(), device=of_y.device))
-    found = torch.where(of_x > 0, place[of_x], -1)  # constants are not the same element
+    found = torch.where(of_x > 0, place[of_x], -1)  # constants are no shared element
     b, r, i = (
         torch.arange(size, device=of_x.device).reshape([-1 if d == dim else 1 for d in range(3)])
         for dim, size in enumerate(of_x.shape)
@@ -99,7 +99,7 @@ def _matrix_correction(
 
 
 def _without_ones(letters: Letters, x: torch.Size, y: torch.Size) -> Letters:
-    """Return the letters without dimensions of length one that are spread over those of the other factor."""
+    """Return the letters, without dimensions of length one that broadcast over the other factor's."""
     of_x, of_y, of_product = letters
     size_x, size_y = dict(zip(of_x, x, strict=True)), dict(zip(of_y, y, strict=True))
     left_x = "".join(letter for letter in of_x if size_x[letter] > 1 or size_y.get(letter, 1) == 1)
@@ -108,7 +108,7 @@ def _without_ones(letters: Letters, x: torch.Size, y: torch.Size) -> Letters:
 
 
 def copies_within(value: Any, dims: list[int]) -> Tensor | None:
-    """Return for every element how often it occurs in the sum over some dimensions, or None if certainly once."""
+    """Return how often every element occurs in the sum over some dimensions, or None if surely once."""
     if value.elements is None or not value.numel() or not may_repeat(elements_of(value)):
         return None
     (found,), count = numbers(value)

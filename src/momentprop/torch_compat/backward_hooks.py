@@ -1,7 +1,7 @@
-"""Warns where the full backward hooks of a module skip a value.
+"""Warns where a module's full backward hooks skip a value.
 
-Torch attaches these hooks to the tensors among a module's inputs and outputs. A value is not a tensor, so the hooks are
-never called, and the patch warns of that. Plain tensors pass as before.
+Torch attaches these hooks to the tensors among a module's inputs and outputs. A value is not a tensor, so the hooks
+never run, and the patch warns of that. Plain tensors pass as before.
 """
 
 import functools
@@ -19,7 +19,7 @@ _warned: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def install(values_in: Callable[..., Any], where: Callable[[], str]) -> None:
-    """Patch torch to warn, once per module, of values that its backward hooks do not see."""
+    """Patch torch to warn, once per module, of values that its backward hooks miss."""
 
     def patch() -> None:
         hook: Any = torch.utils.hooks.BackwardHook
@@ -37,7 +37,7 @@ def install(values_in: Callable[..., Any], where: Callable[[], str]) -> None:
 def _warning_of_values(
     setup: Callable[..., Any], values_in: Callable[..., Any], where: Callable[[], str]
 ) -> Callable[..., Any]:
-    """Wrap torch's function that attaches the backward hooks of a module, so that it warns of a value."""
+    """Wrap torch's function that attaches a module's backward hooks, so that it warns of a value."""
 
     @functools.wraps(setup)
     def attach(self: Any, args: Any) -> Any:

@@ -1,6 +1,6 @@
 """Where `vmap` is silently wrong.
 
-`roll` of a scalar exchanges the elements of the batch, and `index_fill` may fill all of them with one value.
+`roll` of a scalar moves elements across the batch, and `index_fill` can fill all of them with one value.
 `tests/operators/batched.py` looks for such operators.
 """
 

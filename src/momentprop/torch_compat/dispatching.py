@@ -1,4 +1,4 @@
-"""Modes that see every operation below autograd: their base, which torch keeps in a private module, and `make_fx`, which is one."""
+"""Modes that see every operation below autograd: their base class, private in torch, and the one of `make_fx`."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _Mode: Any = known(
 
 
 class DispatchMode(_Mode):  # type: ignore[misc, unused-ignore]
-    """A mode for eager torch only: torch need not hide it from dynamo, for which it would import all of dynamo."""
+    """A mode for eager torch only: torch need not hide it from dynamo, which would import all of dynamo."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -1,8 +1,8 @@
 """Copies of distributions with their tensors moved.
 
-Torch can copy a distribution but not move it to another device or type, and only the constructor decides whether a
-distribution checks its arguments. So the copy goes by attributes: `_inv` of a transform is a reference back to its
-inverse, and `_validate_args` says whether a distribution checks.
+Torch can copy a distribution but not move it to another device or type, and only the constructor decides whether it
+checks its arguments. So we copy attribute by attribute: a transform's `_inv` refers back to its inverse, and
+`_validate_args` says whether a distribution checks.
 """
 
 import copy

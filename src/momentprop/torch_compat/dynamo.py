@@ -1,9 +1,9 @@
 """Patches dynamo so that compiled values behave as in eager.
 
-Dynamo silently hands `value @ tensor` to `__torch_function__` with the arguments swapped, and silently compiles
+Dynamo silently passes `value @ tensor` to `__torch_function__` with the arguments swapped, and silently compiles
 `value += tensor` to an addition that leaves the value unchanged. It refuses `value @ value` and
-`torch.cat((value, tensor))`. The patches make it call the value's own method, as Python does, and look for values in
-tuples, as it does in lists.
+`torch.cat((value, tensor))`. The patches make it call the value's own method, as Python does, and search tuples for
+values, as it does lists.
 
 Nothing here imports dynamo, which takes seconds: the patches wait until someone else does.
 """
@@ -38,7 +38,7 @@ _kinds: list[type[Any]] = []  # the bases of all values
 
 
 def install(kind: type[Any]) -> None:
-    """Patch dynamo for values of this type, now or as soon as it is imported."""
+    """Patch dynamo for values of this type, now or on its import."""
     _kinds.append(kind)
     for name in _REPAIRS:
         if name in sys.modules:
@@ -54,12 +54,12 @@ _callback = known(
 
 
 def is_compiled() -> bool:
-    """Return whether a compiled function is being traced or run, also in parts that dynamo left as they are."""
+    """Return whether a compiled function is being traced or run, including parts that dynamo left as they are."""
     return torch.compiler.is_compiling() or callable(_callback())
 
 
 def eagerly() -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which compiled code runs as it was written, without compilation."""
+    """Return a context in which compiled code runs as written, without compilation."""
     if "torch._dynamo" not in sys.modules:  # so nothing has been compiled
         return contextlib.nullcontext()
     return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
@@ -68,7 +68,7 @@ def eagerly() -> contextlib.AbstractContextManager[Any]:
 def constant(function: F) -> F:
     """Make dynamo run a function once, while it traces, as `torch.compiler.assume_constant_result` does.
 
-    That function imports dynamo, and this one does not.
+    That function imports dynamo; this one does not.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
@@ -103,7 +103,7 @@ def _call_methods(module: ModuleType) -> None:
 
 
 def _look_into_tuples(module: ModuleType) -> None:
-    """Make the search for values among the arguments of a function enter tuples."""
+    """Make the search for values among a function's arguments enter tuples."""
     flatten, kind = module._flatten_vts, module.TupleVariable
 
     def flatten_with_tuples(arguments: Any) -> list[Any]:

@@ -1,7 +1,7 @@
-"""Tells whether an export is running, which records no gradients and takes only operations of other runtimes.
+"""Tells whether an export is running, which records no gradients and allows only operations of other runtimes.
 
-Before torch 2.13 `torch.compiler.is_exporting` is true in every compilation; the flag behind it is right. Where the
-flag is gone, the public function replaces it, and nothing is lost.
+Before torch 2.13 `torch.compiler.is_exporting` is true in every compilation; the flag behind it is right. If the flag
+is gone, the public function replaces it, and nothing is lost.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 
 from momentprop.torch_compat.guard import known
 
-_is_tracing: Any = known(  # the public function asks more, and every operation of a network asks this
+_is_tracing: Any = known(  # the public function checks more, and every operation of a network calls this
     "torch._C._is_tracing",
     otherwise=torch.jit.is_tracing,  # type: ignore[attr-defined]
     loses="nothing but time",
@@ -24,5 +24,5 @@ def exporting() -> bool:
 
 
 def scripting() -> bool:
-    """Return whether `torch.jit.trace` is recording, which takes no autograd functions of Python."""
+    """Return whether `torch.jit.trace` is recording, which rejects Python's autograd functions."""
     return bool(_is_tracing())

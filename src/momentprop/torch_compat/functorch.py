@@ -1,7 +1,7 @@
 """Tells whether transforms of `torch.func` or forward-mode derivatives are running.
 
-Under them a tensor has no data to look at, and kernels must go through an autograd function. Torch has no public way
-to ask. Where a name is gone, we assume the worst: a transform is running.
+Under them a tensor has no data to look at, and kernels must go through an autograd function. Torch has no public way to
+ask. If a name is gone, we assume the worst: a transform is running.
 """
 
 from typing import Any
@@ -53,7 +53,7 @@ def is_transforming() -> bool:
 
 
 def is_known_to_transform() -> bool:
-    """Return whether a transform of `torch.func` is running, and not where this torch does not tell."""
+    """Return whether a transform of `torch.func` is running; false if this torch cannot tell."""
     return _innermost is not _assume_so and _innermost() is not None
 
 
@@ -63,7 +63,7 @@ def is_forward_mode() -> bool:
 
 
 def forward_levels() -> int:
-    """Return how many of the running nested transforms of `torch.func` are forward-mode derivatives."""
+    """Return how many of the nested `torch.func` transforms running are forward-mode derivatives."""
     if _functorch is None:
         return 0
     stack = _functorch.get_interpreter_stack() or ()

@@ -1,4 +1,4 @@
-"""Access to private parts of torch: if a name is gone, one warning says what is lost, and the rest works."""
+"""Access to private parts of torch: if a name is gone, one warning says what is lost; the rest works."""
 
 import functools
 import warnings

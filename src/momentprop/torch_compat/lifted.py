@@ -1,4 +1,4 @@
-"""Runs the recorded operations of one item for many items at once, whose number stays open in an export."""
+"""Runs one item's recorded operations for many items at once; an export leaves their number open."""
 
 import operator
 from typing import Any
@@ -10,7 +10,7 @@ _ATEN = torch.ops.aten
 
 
 class Lifted(nn.Module):
-    """A program that was recorded for one item, as `traced` does, as a module of any number of items.
+    """A program recorded for one item by `traced`, as a module for any number of items.
 
     >>> from momentprop.torch_compat.tracing import traced
     >>> program = traced(lambda x: (x.sum(1),), (torch.ones(1, 3),))
@@ -23,7 +23,7 @@ class Lifted(nn.Module):
         self.program = program
 
     def forward(self, *inputs: Tensor) -> Any:
-        """Run the program on inputs with their items along the first dimension."""
+        """Run the program on inputs with items along the first dimension."""
         found = _OverItems(self.program).run(*(x.unsqueeze(1) for x in inputs))
         return fx.node.map_aggregate(found, lambda x: x.squeeze(1) if isinstance(x, Tensor) else x)
 
@@ -31,7 +31,7 @@ class Lifted(nn.Module):
 class _OverItems(fx.Interpreter):
     """Runs every operation that depends on the inputs under `vmap`, with the items in the first dimension.
 
-    The rules of `vmap` for a few operations fix the number of items; these are written out here.
+    For a few operations, the rules of `vmap` fix the number of items; these are written out here.
     """
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -59,7 +59,7 @@ class _OverItems(fx.Interpreter):
         return torch.vmap(of_one, dims)(*(self.env[each] for each in nodes))
 
     def _repeated(self, node: fx.Node) -> Any:
-        """Return what a node gives, for every item; of a tensor that all share, `_Shared`."""
+        """Return a node's result for every item, or `_Shared` for a tensor that all items share."""
         found = self.env[node]
         return found if node in self.many else _Shared(found)
 

@@ -28,8 +28,8 @@ _CHECKPOINT = known(
 def refuse_lost_gradients(values: Iterable[Any], where: Callable[[], str]) -> None:
     """Raise if one of these values requires gradients while an `autograd.Function` is running forward.
 
-    Called where gradients are disabled, which may also have a good reason, so it looks for `Function.apply` among the
-    live frames. It walks them only if a value requires gradients. `where` names the running module.
+    It is called where gradients are disabled. That can have a good reason, so it looks for `Function.apply` among the
+    live frames, and only if a value requires gradients. `where` names the running module.
     """
     if torch.compiler.is_compiling() or _APPLY is None or not any(value.requires_grad for value in values):
         return

@@ -1,7 +1,7 @@
 """The active `TorchFunctionMode`s of this thread, and a way around them.
 
-Rules and operations ask which propagation they run in. Torch keeps the modes on a stack that only private functions
-can read. Dynamo traces these functions.
+Rules and operations ask which propagation they run in. Torch keeps the modes on a stack that only private functions can
+read. Dynamo traces these functions.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ bare = known(
     otherwise=contextlib.nullcontext,
     loses="a fallback that draws random numbers warns of them",
 )
-"""A context in which operations act as on plain tensors, and neither modes nor values see them."""
+"""A context where operations act as on plain tensors, unseen by modes and values."""
 
 
 def entered() -> list[Any]:
@@ -43,18 +43,18 @@ def entered() -> list[Any]:
 
 
 def are_seen() -> bool:
-    """Return whether values and modes see operations, which they do not inside `bare`."""
+    """Return whether values and modes see operations; inside `bare` they do not."""
     return bool(_is_seen())
 
 
 def let_be_seen() -> None:
-    """Let values and modes see operations again after a `bare` block that an interrupted call did not leave."""
+    """Let values and modes see operations again after an interrupted call that never left a `bare` block."""
     if not _is_seen():
         _set_state(_SEEN)
 
 
 def restore(wanted: list[Any]) -> None:
-    """Make these modes the active ones again, whatever an interrupted call has entered or left."""
+    """Make these modes active again, whatever an interrupted call entered or left."""
     if _pop is None or _push is None or not (wanted or _depth()):
         return
     common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], zip(entered(), wanted, strict=False)))

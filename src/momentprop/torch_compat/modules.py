@@ -1,7 +1,7 @@
-"""Private parts of `nn.Module`: the common bases of layers, the hooks of a module, and how it moves.
+"""Private parts of `nn.Module`: common bases of layers, a module's hooks, and how it moves.
 
 Torch's norms, batch norms and dropouts each share a private base, from which layers of other libraries also derive.
-Anyone can add a hook, but only its handle can remove it, and a copy of a module does not have the handle. `to`, `cuda`
+Anyone can add a hook, but only its handle can remove it, and a module's copy lacks the handle. `to`, `cuda`
 and `double` all end in `_apply`, where a layer can move tensors that are neither parameters nor buffers.
 """
 
@@ -45,12 +45,12 @@ for _name in ("_forward_pre_hooks", "_forward_hooks"):
 
 
 def hooks_before(module: nn.Module) -> dict[int, Any]:
-    """Return the hooks that run before the forward pass of a module; deleting an entry removes a hook."""
+    """Return the hooks that run before a module's forward pass; deleting an entry removes a hook."""
     return getattr(module, "_forward_pre_hooks", {})
 
 
 def hooks_after(module: nn.Module) -> dict[int, Any]:
-    """Return the hooks that run after the forward pass of a module; deleting an entry removes a hook."""
+    """Return the hooks that run after a module's forward pass; deleting an entry removes a hook."""
     return getattr(module, "_forward_hooks", {})
 
 
@@ -58,13 +58,13 @@ _BARE = frozenset(vars(nn.Module()))
 
 
 def own_attributes(module: nn.Module) -> dict[str, Any]:
-    """Return the attributes of a module that not every module has."""
+    """Return a module's attributes beyond those that every module has."""
     state = vars(module)
     return {name: state[name] for name in state.keys() - _BARE}
 
 
 def every_module(model: nn.Module) -> list[nn.Module]:
-    """Return a module and all inside it, each once; torch's own iterator takes several times as long."""
+    """Return a module and all modules inside it, each once; torch's own iterator takes several times as long."""
     found, left = {id(model): model}, [model]
     while left:
         for child in vars(left.pop()).get("_modules", {}).values():
@@ -79,11 +79,11 @@ _GLOBAL_HOOKS = [
     known("torch.nn.modules.module._global_forward_hooks", otherwise={0: None}, loses=_LOSES),
     known("torch.nn.modules.module._global_forward_pre_hooks", otherwise={0: None}, loses=_LOSES),
 ]
-_OWN_CODE = ("transformer", "lazy", "_functions")  # modules of torch that call functions which they are given
+_OWN_CODE = ("transformer", "lazy", "_functions")  # modules of torch that call functions passed to them
 
 
 def are_of_torch(modules: Iterable[nn.Module]) -> bool:
-    """Return whether modules are those of torch and of this library alone, and call no other code."""
+    """Return whether all modules are torch's or this library's, and call no other code."""
     if any(_GLOBAL_HOOKS):
         return False
     for module in modules:
@@ -97,7 +97,7 @@ def are_of_torch(modules: Iterable[nn.Module]) -> bool:
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Return whether all code of a module, but for those inside, is torch's, which assigns nothing to it."""
+    """Return whether all code of a module, except its children, is torch's, which assigns nothing to it."""
     kind: Any = type(module)
     state = vars(module)
     hooks = state.get("_forward_hooks") or state.get("_forward_pre_hooks")
@@ -106,7 +106,7 @@ def is_plain(module: nn.Module) -> bool:
 
 @functools.cache
 def _origin(kind: Any) -> str:
-    """Return whose module a class is, torch's or ours, or nothing."""
+    """Return whose a module class is, torch's or ours, or nothing."""
     package, _, rest = kind.__module__.partition(".nn.")
     name = rest.removeprefix("modules.")
     known_code = package == "momentprop" or (package == "torch" and rest != name and name not in _OWN_CODE)
@@ -114,7 +114,7 @@ def _origin(kind: Any) -> str:
 
 
 def _is_harmless(attribute: Any) -> bool:
-    """Return whether an attribute of a module of ours, such as its noise, is no code of the user."""
+    """Return whether an attribute of one of our modules, such as its noise, is not user code."""
     code = attribute if isinstance(attribute, types.FunctionType | types.MethodType | type) else type(attribute)
     return code.__module__.partition(".")[0] in ("builtins", "collections", "torch", "momentprop")
 
@@ -127,7 +127,7 @@ _apply = known(
 
 
 class Moving(nn.Module):
-    """A module that is told when it moves to another device or type."""
+    """A module that gets a call when it moves to another device or type."""
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> None:
         """Move the tensors that are neither parameters nor buffers; `move` converts one tensor."""

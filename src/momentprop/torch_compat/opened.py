@@ -1,7 +1,7 @@
 """Copies Python functions of torch so that their body runs with values.
 
-A function of `torch.nn.functional` first asks whether an argument overrides it, and then hands the whole call to the
-value. In the copy the answer is always no, so that the operations inside meet the value and find their own rules.
+A function of `torch.nn.functional` first asks whether an argument overrides it; if so, it passes the whole call to the
+value. In the copy the answer is always no, so the operations inside meet the value and find their own rules.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from momentprop.torch_compat.guard import warn
 
 
 def opened(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Copy a Python function of torch so that it runs its body with values instead of handing them over."""
+    """Copy a Python function of torch so that it runs its body with values instead of passing them on."""
     copy = _copied(function) if isinstance(function, types.FunctionType) else function
     if copy is function or _hands_over(copy):
         warn(f"torch.nn.functional.{function.__name__}", "it does not take values")
@@ -24,7 +24,7 @@ def opened(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _copied(function: types.FunctionType) -> types.FunctionType:
     hooks: dict[str, Any] = {name: _declines for name in function.__globals__ if name.startswith("has_torch_function")}
-    hooks["_none_or_dtype"] = _dtype  # of attention, whose mask may be a value
+    hooks["_none_or_dtype"] = _dtype  # for attention, whose mask can be a value
     copy = types.FunctionType(
         function.__code__,
         {**function.__globals__, **hooks},
@@ -48,7 +48,7 @@ def _dtype(given: Any) -> Any:
 
 
 def _hands_over(copy: Callable[..., Any]) -> bool:
-    """Return whether a copy still hands its arguments over, by a trial with probes that record what they meet."""
+    """Return whether a copy still passes its arguments on, by a trial with probes that record what they meet."""
     met: list[str] = []
 
     class Probe:

@@ -1,4 +1,4 @@
-"""Functions that torch wrongly lists as impossible to override, a list that `torch.compile` trusts."""
+"""Functions that torch wrongly lists as impossible to override; `torch.compile` trusts the list."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from momentprop.torch_compat.guard import patched
 
 
 def make_overridable(function: Callable[..., Any]) -> None:
-    """Remove a function from torch's list, so that compiled calls hand values over as eager ones do."""
+    """Remove a function from torch's list, so that compiled calls pass values on as eager ones do."""
 
     def patch() -> None:
         torch.overrides.get_ignored_functions().discard(function)

@@ -9,7 +9,7 @@ from momentprop.torch_compat.functorch import _has_level, _innermost
 
 
 def runs_plainly() -> bool:
-    """Return whether no compiler, no export, no trace, no transform of `torch.func` and no forward mode is at work."""
+    """Return whether no compiler, export, trace, `torch.func` transform or forward mode is at work."""
     return not (
         torch.compiler.is_compiling()
         or _is_tracing()

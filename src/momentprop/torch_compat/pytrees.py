@@ -1,7 +1,7 @@
 """Nested lists, tuples, dictionaries and values as pytrees, by torch's private `_pytree`.
 
-The registry must be torch's, because `torch.func`, `torch.export` and `torch.compile` look there for the tensors of a
-value. If it is gone, momentprop itself uses `own_pytrees`.
+The registry must be torch's, because `torch.func`, `torch.export` and `torch.compile` look there for a value's tensors.
+If it is gone, momentprop uses `own_pytrees` itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,9 +23,9 @@ tree_unflatten = _trees.tree_unflatten
 
 
 def register(kind: type[Any], components: Sequence[str], build: Callable[..., Any]) -> None:
-    """Register a type of value as a pytree of its components; `build` makes a value of them.
+    """Register a type of value as a pytree of its components; `build` makes a value from them.
 
-    What a value knows beside its tensors, `aside`, is the context of the node.
+    What a value knows besides its tensors, `aside`, is the node's context.
     """
 
     def built(parts: Any, aside: Any) -> Any:

@@ -1,7 +1,7 @@
-"""A replica of a model: the same tensors in modules of its own.
+"""A replica of a model: the same tensors in new modules.
 
-A pass runs on a replica. The training flags it sets, the hooks it adds and what the model assigns to its attributes
-stay with the replica. So threads may share a model, and a pass that is interrupted leaves nothing behind. A module
+A pass runs on a replica. The training flags that it sets, the hooks that it adds and what the model assigns to its
+attributes stay with the replica. So threads can share a model, and an interrupted pass leaves nothing behind. A module
 keeps its children, parameters, buffers and hooks in private dictionaries, and a replica needs its own.
 """
 
@@ -28,7 +28,7 @@ _HOOKS = (
     "_forward_hooks_always_called",
     "_forward_pre_hooks_with_kwargs",
 )
-_HOLDERS = {types.MethodType, functools.partial, list, tuple, dict}  # what may lead to a module
+_HOLDERS = {types.MethodType, functools.partial, list, tuple, dict}  # what can lead to a module
 _SCALARS = {type(None), bool, int, float, str}
 _OPAQUE = ("torch.distributed", "torch.nn.parallel", "torch.jit", "torch._dynamo", "torch.nn.modules.lazy")
 
@@ -39,19 +39,19 @@ if _UNKNOWN:
 
 
 class Replica:
-    """A model made of new modules with the tensors of the old ones, for one pass.
+    """A model of new modules with the old ones' tensors, for one pass.
 
-    A module is reached by attributes, lists, tuples, dictionaries, bound methods and `functools.partial`. *Opaque*
-    modules are shared, because their code holds on to the module itself: scripted, compiled, distributed and lazy
-    ones, and those whose `forward` was replaced by a function. A `light` replica also shares the modules of torch,
-    whose code assigns nothing to them: it is for a pass that changes no flags, hooks, parameters or buffers.
+    A module is reached by attributes, lists, tuples, dictionaries, bound methods and `functools.partial`. The replica
+    shares *opaque* modules, because their code refers to the module itself: scripted, compiled, distributed and lazy
+    ones, and those whose `forward` was replaced by a function. A `light` replica also shares torch's modules, whose
+    code assigns nothing to them: it is for a pass that changes no flags, hooks, parameters or buffers.
     """
 
     def __init__(self, model: Callable[..., Any], light: bool = False) -> None:
         self.light = light
-        self.new: dict[int, nn.Module] = {}  # by the identity of the old module, also of those that are shared
+        self.new: dict[int, nn.Module] = {}  # by the old module's identity, including shared ones
         self.pairs: list[tuple[nn.Module, nn.Module]] = []  # old and new modules
-        self.values: list[tuple[Any, Any]] = []  # random weights of the model, and what stands for them in the pass
+        self.values: list[tuple[Any, Any]] = []  # random weights of the model, and their stand-ins in the pass
         self.model: Callable[..., Any] = self._copied(model)
 
     @property
@@ -62,7 +62,7 @@ class Replica:
 
     @property
     def modules(self) -> Iterable[nn.Module]:
-        """The modules of the replica, those that are shared included."""
+        """The modules of the replica, including shared ones."""
         return self.new.values()
 
     @property
@@ -72,7 +72,7 @@ class Replica:
 
     @contextlib.contextmanager
     def hooked(self, after: Hooks, before: Hooks = ()) -> Iterator[None]:
-        """Add hooks to modules of the replica, to run after or before their forward pass."""
+        """Add hooks to modules of the replica, to run before or after their forward pass."""
         shared, handles = set(self.shared), []
         try:
             for module, hook in before:
@@ -81,18 +81,18 @@ class Replica:
                 handles.append(_own_hooks(module, module in shared).register_forward_hook(hook))
             yield
         finally:
-            for handle in handles:  # for the sake of modules that are shared
+            for handle in handles:  # for shared modules
                 handle.remove()
 
     def own_buffers(self, but: Callable[[nn.Module], bool] = lambda _: False) -> None:
-        """Give the modules buffers of their own, but for some, so that what is written to them is lost."""
+        """Give the modules their own buffers, with exceptions, so that writes to them are lost."""
         for _, new in self.pairs:
             if not but(new):
                 buffers = vars(new)["_buffers"]
                 buffers.update({name: tensor.clone() for name, tensor in buffers.items() if tensor is not None})
 
     def detach_parameters(self) -> None:
-        """Give the modules parameters without gradients, with the same memory; a shared one remains one."""
+        """Give the modules parameters without gradients, in the same memory; shared parameters stay shared."""
         made: dict[int, torch.Tensor] = {}
 
         def detached(x: Any) -> Any:
@@ -106,7 +106,7 @@ class Replica:
                     state[name] = [detached(x) for x in value]
 
     def carry_back(self, keeps: Callable[[Any], bool]) -> None:
-        """Assign to the old modules in training what the new ones assigned to themselves, where `keeps` allows it."""
+        """Assign to old modules in training what the new ones assigned to themselves, where `keeps` allows it."""
         for old, new in self.pairs:
             if old.training:
                 for was, now in ((vars(old), vars(new)), (vars(old)["_buffers"], vars(new)["_buffers"])):
@@ -145,7 +145,7 @@ class Replica:
         self.new[id(module)] = new
         self.pairs.append((module, new))
         state = state.copy()
-        object.__setattr__(new, "__dict__", state)  # past that of modules, which looks for parameters
+        object.__setattr__(new, "__dict__", state)  # not by the modules' own method, which looks for parameters
         for name in _DICTIONARIES:
             state[name] = state[name].copy()
         children = state["_modules"]
@@ -158,7 +158,7 @@ class Replica:
 
 
 def _own_hooks(module: nn.Module, shared: bool) -> nn.Module:
-    """Give a module of a replica its own dictionaries of hooks, before one is added."""
+    """Give a replica's module its own dictionaries of hooks, before one is added."""
     if not shared:
         vars(module).update((name, vars(module)[name].copy()) for name in _HOOKS)
     return module

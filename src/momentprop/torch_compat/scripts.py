@@ -1,7 +1,7 @@
-"""Scripted functions and methods of `torch.jit`, which take only tensors, so that no rule can act inside them.
+"""Scripted functions and methods of `torch.jit`, which take only tensors, so no rule can act inside them.
 
-A scripted method hands a value over to its `__torch_function__`; a scripted function fails with a long message. The
-patch makes it ask the type of the value: a `Mean` or a `Sample` passes as a tensor, and others raise a short error.
+A scripted method passes a value to its `__torch_function__`; a scripted function fails with a long message. The patch
+makes it ask the value's type: a `Mean` or a `Sample` passes as a tensor, and others raise a short error.
 """
 
 import functools
@@ -25,7 +25,7 @@ SCRIPTED: tuple[type[Any], ...] = (
 
 
 def install(values_in: Callable[..., Any]) -> None:
-    """Patch scripted functions so that they ask the type of a value what to do with it."""
+    """Patch scripted functions so that they ask a value's type what to do with it."""
     function: Any = SCRIPTED[1]
     if function is _Nothing:
         return  # `known` has warned already
@@ -37,7 +37,7 @@ def install(values_in: Callable[..., Any]) -> None:
 
 
 def _asking_values(call: Callable[..., Any], values_in: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap torch's call of a scripted function, so that the type of a value among the arguments decides."""
+    """Wrap torch's call of a scripted function, so that the type of a value among its arguments decides."""
 
     @functools.wraps(call)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:

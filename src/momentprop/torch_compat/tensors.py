@@ -1,4 +1,4 @@
-"""Tells what the memory of a tensor is, and whether it has been written to; torch has no public way to ask."""
+"""Identifies a tensor's memory and tells whether anyone wrote to it; torch has no public way to ask."""
 
 from typing import Any
 
@@ -23,19 +23,19 @@ _base = known(
 
 
 def writes(tensor: Tensor) -> Any:
-    """Return an object that changes with every write to a tensor, or always if torch does not count them."""
+    """Return an object that changes with every write to a tensor, or with every call if torch does not count writes."""
     if _version is None:
         return object()
     return 0 if tensor.is_inference() else tensor._version
 
 
 def shares_memory(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors lie in the same memory, as far as torch can tell: not under its transforms."""
+    """Return whether two tensors lie in the same memory, which torch cannot tell under its transforms."""
     return bool(_is_alias_of(one, other))
 
 
 def memory_of(tensor: Tensor) -> int | None:
-    """Return what tells the memory of a tensor from that of others, or None if it has none that can be known."""
+    """Return what identifies a tensor's memory, or None if that cannot be known."""
     try:
         storage = tensor.untyped_storage()
     except (RuntimeError, NotImplementedError):  # sparse, or inside a transform

@@ -1,6 +1,6 @@
 """Records the operations of a function, its backward passes included, as a module of torch's own operations.
 
-`torch.export` records no derivatives that are taken inside a model. `make_fx` does, for arguments of fixed shapes.
+`torch.export` does not record derivatives taken inside a model. `make_fx` does, for arguments of fixed shapes.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ _make_fx = known(
 
 
 def traced(function: Callable[..., Any], args: Sequence[Tensor]) -> fx.GraphModule:
-    """Return a function as a module for arguments like these; what does not depend on them is computed once.
+    """Return a function as a module for arguments like these; parts that do not depend on them are computed once.
 
     >>> slope = traced(lambda x: torch.func.grad(torch.sin)(x), (torch.zeros(()),))
     >>> slope(torch.tensor(0.0))
@@ -34,14 +34,14 @@ def traced(function: Callable[..., Any], args: Sequence[Tensor]) -> fx.GraphModu
     """
     with torch.no_grad():
         recorded = _make_fx(function, decomposition_table=_TRANSPOSES)(*args)
-        module: fx.GraphModule = _make_fx(torch.func.functionalize(recorded))(*args)  # without operations in place
+        module: fx.GraphModule = _make_fx(torch.func.functionalize(recorded))(*args)  # without in-place operations
         module.graph = _without_repeats(module.graph)
         _fold(module)
     return module
 
 
 def _without_repeats(graph: fx.Graph) -> fx.Graph:
-    """Leave operations once that are the same in every backward pass, as formulas are."""
+    """Keep only one of the operations that every backward pass repeats, such as formulas."""
     try:
         from torch._functorch.compile_utils import fx_graph_cse
     except ImportError:
@@ -51,7 +51,7 @@ def _without_repeats(graph: fx.Graph) -> fx.Graph:
 
 
 def _fold(module: fx.GraphModule) -> None:
-    """Compute what depends on no argument, such as fixed random signs, and keep it as a constant."""
+    """Compute parts that depend on no argument, such as fixed random signs, and keep them as constants."""
     known: dict[fx.Node, Any] = {}
 
     def value_of(node: fx.Node) -> Any:
@@ -69,7 +69,7 @@ def _fold(module: fx.GraphModule) -> None:
                 node.replace_all_uses_with(module.graph.get_attr(f"folded{number}"))
     for node in reversed(known):
         if not node.users:
-            module.graph.erase_node(node)  # also one that draws, which torch takes as impure
+            module.graph.erase_node(node)  # even one that draws, which torch considers impure
     module.graph.eliminate_dead_code()
     module.delete_all_unused_submodules()
     module.recompile()
@@ -88,7 +88,7 @@ def _convolution_backward(
     groups: int,
     output_mask: Sequence[bool],
 ) -> Any:
-    """The gradient by the input as a transposed convolution, which other runtimes know; other gradients stay."""
+    """The gradient by the input as a transposed convolution, which other runtimes support; other gradients stay."""
     if transposed or list(output_mask) != [True, False, False]:
         return NotImplemented
     sizes = zip(input.shape[2:], grad.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
@@ -107,7 +107,7 @@ def _avg_pool2d_backward(
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> Any:
-    """The gradient of averages as a transposed convolution by equal weights; one that leaves out the padding stays."""
+    """The gradient of averages as a transposed convolution with equal weights; averages without the padding stay."""
     if any(padding) or ceil_mode or divisor_override is not None or input.ndim != 4:
         return NotImplemented
     weight = torch.full(
@@ -163,7 +163,7 @@ def _batch_norm_backward(
 
 
 def _unfold_backward(grad: Tensor, sizes: Sequence[int], dim: int, size: int, step: int) -> Tensor:
-    """The sum of windows at their places: what lies `step` apart in them is joined, shifted and added."""
+    """The sum of windows at their places: elements `step` apart in them are joined, shifted and added."""
     total = grad.new_zeros(list(sizes))
     dim = dim % len(sizes)
     for start in range(0, size, step):
@@ -182,4 +182,4 @@ _TRANSPOSES: dict[Any, Callable[..., Any]] = {
     _ATEN.native_batch_norm_backward.default: _batch_norm_backward,
     _ATEN.unfold_backward.default: _unfold_backward,
 }
-"""Backward passes of torch as operations of other runtimes."""
+"""Torch's backward passes as operations of other runtimes."""

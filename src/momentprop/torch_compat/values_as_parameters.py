@@ -1,7 +1,7 @@
-"""Values in the place of parameters: `functional_call` takes them, and an assignment says what to write.
+"""Values in place of parameters: `functional_call` accepts them, and the error of an assignment says what to write.
 
-Torch asks whether what takes the place of a parameter is a tensor, in a function that nothing public replaces. Its
-error on `layer.weight = value` names the type of the value only.
+Torch checks that whatever replaces a parameter is a tensor, in a function that nothing public replaces. Its error on
+`layer.weight = value` names only the value's type.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from momentprop.torch_compat.guard import patched
 
 
 def install(kind: type[Any]) -> None:
-    """Let values of a kind take the place of parameters for a call."""
+    """Let values of a kind replace parameters for a call."""
     patched(
         "torch.nn.utils._named_member_accessor.swap_tensor",
         lambda: _let_values_be_swapped(kind),

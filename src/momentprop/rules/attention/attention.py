@@ -31,10 +31,10 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    r"""Moments of $\mathrm{softmax}(g\,QK^\top + M)\,V$, any of $Q$, $K$, $V$ and $M$ random.
+    r"""Moments of $\mathrm{softmax}(g\,QK^\top + M)\,V$, where any of $Q$, $K$, $V$ and $M$ can be random.
 
-    The variances of the scores are exact. All scores of a query share its noise, which counts only as far as keys
-    deviate from the average key; see `kernels.attention`. Query, key and value are assumed to be independent of each
+    The variances of the scores are exact. All scores of a query share its noise, which matters only where keys differ
+    from the average key; see `kernels.attention`. The rule assumes that query, key and value are independent of each
     other, and so are the tokens. Dropout is propagated, not sampled.
 
     Error: 0.05 of $\sigma'$ in the geometric mean of units and 0.2 in the worst one for scores of variance up to 1, the
@@ -103,11 +103,11 @@ def scaled_dot_product_attention_mean(
 
 @composite("multi_head_attention_forward", on=Value, positional=True)
 def multi_head_attention_forward(*args: Any, **kwargs: Any) -> tuple[Normal, Normal | None]:
-    r"""Multi-head attention, by running torch's own function with values.
+    r"""Multi-head attention: runs torch's own function with values.
 
-    Query, key and value are projections of the same tokens, but are assumed to be independent.
+    Query, key and value are projections of the same tokens, but the rule assumes that they are independent.
 
-    Error: that of `scaled_dot_product_attention`
+    Error: as `scaled_dot_product_attention`
     Source: `torch.nn.functional.multi_head_attention_forward`
     """
     return OPENED["multi_head_attention_forward"](*args, **kwargs)  # type: ignore[no-any-return]
@@ -126,7 +126,7 @@ def multi_head_attention_forward_mean(*args: Any, **kwargs: Any) -> tuple[Mean, 
 @rule("_nested_tensor_from_mask_left_aligned", on=Certain)
 @plain("_nested_tensor_from_mask_left_aligned", on=Value)
 def nested_tensor_from_mask_left_aligned(input: Value, mask: Tensor) -> bool:
-    r"""Always false: `nn.TransformerEncoder` asks whether it may use nested tensors, which values do not support.
+    r"""Always false: `nn.TransformerEncoder` asks whether it can use nested tensors, which values do not support.
 
     Error: exact
     Source: definition

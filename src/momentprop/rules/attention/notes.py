@@ -1,10 +1,10 @@
 r"""Attention written out by hand: scores remember their query and key, and a softmax remembers its scores.
 
 The elements of `softmax(query @ key.mT)` are anything but independent. They sum to one, and the noise of a query moves
-all its scores together. So a matrix product notes its factors, and its softmax notes the scores. The product of that
-with values is `kernels.attention.mixture`, not a sum of independent terms. Scaling the scores, adding a mask and any
-other elementwise operation in between are followed as in `values.origin`. Dropout, copies and conversions of the
-weights keep the note. All other operations forget it, including those in place.
+all its scores together. So a matrix product notes its factors, and its softmax notes the scores. The product of these
+weights with values is `kernels.attention.mixture`, not a sum of independent terms. The note survives scaling the
+scores, adding a mask and any other elementwise operation in between, as in `values.origin`. Dropout, copies and
+conversions of the weights keep it too. All other operations drop it, including in-place ones.
 """
 
 from collections.abc import Callable
@@ -24,8 +24,8 @@ from momentprop.values.moments import is_random, mean_of, variance_of
 from momentprop.values.origin import writes_to
 
 _MOST = {"cpu": 1 << 16}  # the most elements of an intermediate result; a larger batch is cut into pieces
-_MOST_ELSEWHERE = 1 << 24  # where no cache is large enough, and starting an operation costs more
-_BYTES = 256  # for each score, that a graph of the mean keeps
+_MOST_ELSEWHERE = 1 << 24  # where no cache is large enough and launching an operation costs more
+_BYTES = 256  # that a graph of the mean keeps for each score
 
 
 class Product(NamedTuple):
@@ -36,16 +36,16 @@ class Product(NamedTuple):
     key: Tensor
     key_variance: Tensor | None
     gain: float
-    memory: tuple[tuple[list[int], int], ...]  # for factors with views: the counter of writes, and its count then
+    memory: tuple[tuple[list[int], int], ...]  # for factors with views: the write counter, and its count then
 
     @property
     def is_current(self) -> bool:
-        """Whether no factor has been overwritten since."""
+        """Whether all factors are as they were."""
         return all(count[0] == writes for count, writes in self.memory)
 
 
 class Attending(NamedTuple):
-    """The note of a softmax: its scores, its moments, and the probability that dropout has removed a weight since."""
+    """A softmax's note: its scores, its moments, and the probability that dropout has since removed a weight."""
 
     scores: Scores
     weights: Weights
@@ -53,7 +53,7 @@ class Attending(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A note on a value, valid as long as the value has these components."""
+    """A note on a value, valid while the value has these components."""
 
     content: Product | Attending
     loc: Tensor
@@ -61,7 +61,7 @@ class Note(NamedTuple):
     writes: int
 
     def moved(self, value: Normal, loc: Tensor, variance: Tensor) -> "Note":
-        """Return the note for copies of the components of a value."""
+        """Return the note for copies of a value's components."""
         return self if _read(value) is None else self._replace(loc=loc, variance=variance)
 
 
@@ -87,7 +87,7 @@ def note_factors(result: Normal, query: Normal | Tensor, key: Normal | Tensor, g
 
 
 def note_with(note: Note, result: Normal) -> Note:
-    """Return the note of a fresh result whose mean and variance have been corrected since."""
+    """Return the note of a fresh result whose mean and variance have since been corrected."""
     content = note.content
     if isinstance(content, Attending):
         content = content._replace(weights=Weights(result.loc, result.variance))
@@ -95,7 +95,7 @@ def note_with(note: Note, result: Normal) -> Note:
 
 
 def scores_of(value: Normal, dtype: torch.dtype) -> Scores:
-    """Return a value as scores along its last dimension, in the given type, but at least float32."""
+    """Return a value as scores along its last dimension, in the given type or at least float32."""
     dtype = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     origin = value.source
     product = _read(origin.base) if origin.base.loc is origin.loc else None  # type: ignore[attr-defined]
@@ -128,7 +128,7 @@ def note_softmax(result: Normal, scores: Scores) -> Normal:
 
 
 def keep_note(result: Any, value: Normal, dropout: float = 0.0) -> Any:
-    """Copy the note of attention weights to their copy, conversion or dropout, and return that."""
+    """Copy the note of attention weights to a copy, a conversion or their dropout, and return the latter."""
     content = _read(value)
     if isinstance(content, Attending) and result.device == value.device:
         dropped = 1 - (1 - content.dropout) * (1 - dropout)
@@ -160,7 +160,7 @@ def attended(weights: Normal | Tensor, value: Normal | Tensor) -> Normal | None:
 
 
 def in_pieces(kernel: Callable[..., Moments], given: dict[str, Any], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Run an attention kernel on named tensors, numbers and Nones, and cut a large batch into pieces.
+    """Run an attention kernel on named tensors, numbers and Nones; cut a large batch into pieces.
 
     Half precision and autocast are off inside, because variances are sums of terms that nearly cancel.
     """
@@ -182,7 +182,7 @@ def in_pieces(kernel: Callable[..., Moments], given: dict[str, Any], dtype: torc
 
 
 def _scores(tensors: dict[str, Tensor], least: int = 0) -> int:
-    """Return the number of scores, or of as many elements for each query as are told."""
+    """Return the number of scores, counting at least `least` for each query."""
     shapes = [part.shape for part in tensors.values()]
     lanes, rows = max([shape[:-2].numel() for shape in shapes]), max([shape[-2] for shape in shapes])
     return lanes * rows * max(tensors["value"].shape[-2], least)
@@ -195,7 +195,7 @@ def _pieces(tensors: dict[str, Tensor]) -> list[tuple[Tensor, ...]]:
     most, least = _MOST.get(tensors["value"].device.type), 0
     if most is None:
         most = _MOST_ELSEWHERE
-        if "query_variance" in tensors and requires_grad(parts):  # the contraction is made again for the derivatives
+        if "query_variance" in tensors and requires_grad(parts):  # the derivatives compute the contraction again
             least = tensors["value"].shape[-1] * tensors["query_variance"].shape[-1]
     size = batch * most // max(_scores(tensors, least), 1)
     if dims < 3 or size >= batch:

@@ -22,7 +22,7 @@ from momentprop.values.base import Value
 make_overridable(F.hardsigmoid)
 
 Bound = float | Tensor | None
-_FAR = 1e30  # stands for infinity among the elements of a tensor of bounds
+_FAR = 1e30  # stands for infinity in a tensor of bounds
 # at the lower kink the shift is exact
 _hardsigmoid = complementary(rescaled(partial(clip, low=0.0, high=6.0), shift=3.0, outer=1 / 6))
 
@@ -85,7 +85,7 @@ def _through(kernel: Kernel, plain: Callable[[Tensor], Tensor], *bounds: float |
 
 @elementwise("clamp_min", on=Normal)
 def clamp_min(input: Normal, min: float | Tensor) -> Transform:
-    r"""Moments of $\max(X, l)$, the rectifier moved to $l$.
+    r"""Moments of $\max(X, l)$, the rectifier shifted to $l$.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: paper, "ReLU"

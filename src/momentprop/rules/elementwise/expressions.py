@@ -1,10 +1,10 @@
-r"""Expressions of one value, whose parts are not independent.
+r"""Expressions in one value, whose parts are not independent.
 
-The factorized approximation assumes that the inputs of an operation are independent. In `x * torch.sigmoid(x)` they
-are not: both are functions of `x`. So the result of an elementwise operation remembers its *origin*, the value it is a
-function of and the function. A sum, difference, product, quotient or maximum of two values of one origin is evaluated
-as one function of that origin, by quadrature (to 1e-5 of the deviation for smooth functions; one that contains a sine
-or cosine takes as many nodes as it needs, see `kernels.oscillating`):
+The factorized approximation assumes that the inputs of an operation are independent. In `x * torch.sigmoid(x)` they are
+not: both are functions of `x`. So the result of an elementwise operation remembers its *origin*: the value that it is a
+function of, and the function. Quadrature evaluates a sum, difference, product, quotient or maximum of two values of one
+origin as one function of that origin (to 1e-5 of the deviation for smooth functions; one with a sine or cosine takes as
+many nodes as it needs, see `kernels.oscillating`):
 
 >>> import torch, momentprop
 >>> x = momentprop.Normal(torch.tensor([0.5]), 1.0)
@@ -15,8 +15,8 @@ Normal(loc=tensor([0.2045]),
 Normal(loc=tensor([0.2045]),
        variance=tensor([0.2267]))
 
-Only elementwise operations are followed. The result of an operation that mixes elements (a linear layer, an average, a
-softmax) is its own origin.
+Only elementwise operations keep the origin. The result of an operation that mixes elements (a linear layer, an average,
+a softmax) is its own origin.
 """
 
 import functools
@@ -39,7 +39,7 @@ Apply = TypeVar("Apply", bound=Callable[..., Any])
 
 
 def remembering(function: Function, call: Call, apply: Callable[[Call], Any]) -> Any:
-    """Apply the rule of a kind to a call of an elementwise `function`, and follow the origin of its arguments."""
+    """Apply a kind's rule to a call of an elementwise `function`, and follow the origin of its arguments."""
     return _followed(function, call.args, call.kwargs, functools.partial(apply, call))
 
 
@@ -47,8 +47,8 @@ def follows(function: Function, joint: bool = False) -> Callable[[Apply], Apply]
     r"""Make the rule of an elementwise `function` follow the origin of its arguments.
 
     The rule assumes independent arguments. If several of them are functions of one base, the quadrature of the whole
-    expression replaces the rule; otherwise the result of the rule only remembers the origin. A `joint` rule knows
-    arguments that have elements in common; for other rules there is a warning.
+    expression replaces the rule; otherwise the rule's result only remembers the origin. A `joint` rule handles
+    arguments that have elements in common; other rules warn.
     """
 
     def decorate(apply: Apply) -> Apply:

@@ -1,4 +1,4 @@
-r"""Rules of `Logistic` and `Fitted`, where the paper has its own; they borrow all others from `Normal`.
+r"""Rules of `Logistic` and `Fitted` for which the paper has formulas; they borrow all others from `Normal`.
 
 `Logistic` assumes logistic units; `Fitted` has the formulas of the paper's implementation.
 """
@@ -44,7 +44,7 @@ def heaviside_logistic(input: Logistic, values: Tensor) -> Transform:
 
 @elementwise("heaviside", on=Fitted)
 def heaviside_fitted(input: Fitted, values: Tensor) -> Transform:
-    r"""Moments of $[\![X \ge 0]\!]$ with $\Phi(a) \approx S(\pi a/\sqrt 3)$, which is the logistic form.
+    r"""Moments of $[\![X \ge 0]\!]$ with $\Phi(a) \approx S(\pi a/\sqrt 3)$, the logistic form.
 
     Error: 0.79 of $\sigma'$ within $|a| \le 3$
     Source: paper, "Implementation Details"

@@ -15,10 +15,10 @@ def gelu(input: Normal, approximate: str = "none") -> Transform:
     r"""Moments of $X\,\Phi(X)$, with the exact mean $\mu\,\Phi(t) + \sigma^2\varphi(t)/s$, or of its tanh form.
 
     Here $s^2 = 1 + \sigma^2$ and $t = \mu/s$. For $\sigma \le 1.25$ the variance is an integral over correlations;
-    above it is that of the rectifier plus a remainder. The tanh form treats both moments as `softplus` does, with the
-    switch at $\sigma = 1$.
+    above, it is the rectifier's variance plus a remainder. The tanh form computes both moments as `softplus` does, with
+    the switch at $\sigma = 1$.
 
-    Error: 2e-5; plus 1e-7/$\sigma$ within a few $\sigma$ of the minimum in float32, whose means are no finer
+    Error: 2e-5; plus 1e-7/$\sigma$ within a few $\sigma$ of the minimum in float32, which has no finer means
     Source: Price's theorem (see `kernels.gelu`)
     """
     if approximate == "none":

@@ -1,4 +1,4 @@
-r"""Rarer activations: shrinkage, thresholds, randomized slopes, and units by quadrature (hardswish, softsign)."""
+r"""Rarer activations: shrinkage, thresholds, random slopes, and units by quadrature (hardswish, softsign)."""
 
 import math
 from functools import partial
@@ -40,7 +40,7 @@ def softshrink(input: Normal, lambd: float = 0.5) -> Transform:
 def hardshrink(input: Normal, lambd: float = 0.5) -> Transform:
     r"""Moments of $X$ where $|X| > \lambda$ and zero elsewhere: the soft shrinkage with jumps of $\lambda$.
 
-    For $\lambda < 0$ that is $X$ itself.
+    For $\lambda < 0$ it is $X$ itself.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: paper, "ReLU" and "Heaviside Step Function" (see `kernels.hinge`)

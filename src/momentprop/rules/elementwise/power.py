@@ -37,9 +37,9 @@ def square(input: Normal) -> Transform:
 def pow(input: Any, exponent: Any) -> Transform:
     r"""Moments of $X^n$ and, for a certain positive base, of $c^X$, both exact; or of a real power of lognormal $X$.
 
-    For integers $n \ge 0$ the variance is $\sum_k \frac{\sigma^{2k}}{k!} (E f^{(k)})^2$; $c^X$ is $e^{X \log c}$. Other
-    exponents treat $X$ as lognormal, which changes the model: with $L = \log(1 + \sigma^2/\mu^2)$,
-    $\mu' = \mu^p e^{p(p-1)L/2}$ and $\sigma'^2 = \mu'^2(e^{p^2L} - 1)$. Warns of a coefficient of variation over 0.2.
+    For integers $n \ge 0$, the variance is $\sum_k \frac{\sigma^{2k}}{k!} (E f^{(k)})^2$; $c^X$ is $e^{X \log c}$.
+    Other exponents treat $X$ as lognormal, which changes the model: with $L = \log(1 + \sigma^2/\mu^2)$,
+    $\mu' = \mu^p e^{p(p-1)L/2}$ and $\sigma'^2 = \mu'^2(e^{p^2L} - 1)$. Warns of a coefficient of variation above 0.2.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: Hermite expansion; moments of the lognormal distribution
@@ -88,7 +88,7 @@ def _as_lognormal(
 def sqrt(input: Normal) -> Transform:
     r"""Moments of $\sqrt X$ for lognormal $X$: $\mu' = \sqrt\mu\,e^{-L/8}$ with $L = \log(1 + \sigma^2/\mu^2)$.
 
-    Changes the model from normal to lognormal; warns of a coefficient of variation over 0.2 and of a mean that is not
+    Changes the model from normal to lognormal; warns of a coefficient of variation above 0.2 and of a mean that is not
     positive.
 
     Error: exact for lognormal $X$; 5e-6 in float32, 1e-10 in float64
@@ -101,7 +101,7 @@ def sqrt(input: Normal) -> Transform:
 def rsqrt(input: Normal) -> Transform:
     r"""Moments of $1/\sqrt X$ for lognormal $X$: $\mu' = \mu^{-1/2} e^{3L/8}$ with $L = \log(1 + \sigma^2/\mu^2)$.
 
-    Changes the model from normal to lognormal; warns of a coefficient of variation over 0.2 and of a mean that is not
+    Changes the model from normal to lognormal; warns of a coefficient of variation above 0.2 and of a mean that is not
     positive.
 
     Error: exact for lognormal $X$; 5e-6 in float32, 1e-10 in float64
@@ -114,7 +114,7 @@ def rsqrt(input: Normal) -> Transform:
 def reciprocal(input: Normal) -> Transform:
     r"""Moments of $1/X$ for lognormal $X$ (or $-X$): $\mu' = e^L/\mu$ with $L = \log(1 + \sigma^2/\mu^2)$.
 
-    Changes the model from normal to lognormal; warns of a coefficient of variation over 0.2.
+    Changes the model from normal to lognormal; warns of a coefficient of variation above 0.2.
 
     Error: exact for lognormal $X$; 5e-6 in float32, 1e-10 in float64
     Source: moments of the lognormal distribution
@@ -127,7 +127,7 @@ def reciprocal(input: Normal) -> Transform:
 def log(input: Normal) -> Transform:
     r"""Moments of $\log X$ for lognormal $X$: $\mu' = \log\mu - L/2$, $\sigma'^2 = L = \log(1 + \sigma^2/\mu^2)$.
 
-    Changes the model from normal to lognormal; warns of a coefficient of variation over 0.2 and of a mean that is not
+    Changes the model from normal to lognormal; warns of a coefficient of variation above 0.2 and of a mean that is not
     positive.
 
     Error: exact for lognormal $X$; 5e-6 in float32, 1e-10 in float64
@@ -138,9 +138,9 @@ def log(input: Normal) -> Transform:
 
 @elementwise("log2", on=Normal)
 def log2(input: Normal) -> Transform:
-    r"""Moments of $\log_2 X$ for lognormal $X$: those of $\log X$ in other units.
+    r"""Moments of $\log_2 X$ for lognormal $X$: as for $\log X$, in other units.
 
-    Changes the model from normal to lognormal; warns of a coefficient of variation over 0.2 and of a mean that is not
+    Changes the model from normal to lognormal; warns of a coefficient of variation above 0.2 and of a mean that is not
     positive.
 
     Error: exact for lognormal $X$; 5e-6 in float32, 1e-10 in float64
@@ -151,9 +151,9 @@ def log2(input: Normal) -> Transform:
 
 @elementwise("log10", on=Normal)
 def log10(input: Normal) -> Transform:
-    r"""Moments of $\log_{10} X$ for lognormal $X$: those of $\log X$ in other units.
+    r"""Moments of $\log_{10} X$ for lognormal $X$: as for $\log X$, in other units.
 
-    Changes the model from normal to lognormal; warns of a coefficient of variation over 0.2 and of a mean that is not
+    Changes the model from normal to lognormal; warns of a coefficient of variation above 0.2 and of a mean that is not
     positive.
 
     Error: exact for lognormal $X$; 5e-6 in float32, 1e-10 in float64
@@ -165,10 +165,10 @@ def log10(input: Normal) -> Transform:
 
 @elementwise("log1p", on=Normal)
 def log1p(input: Normal) -> Transform:
-    r"""Moments of $\log(1 + X)$ for lognormal $1 + X$, like those of $\log X$.
+    r"""Moments of $\log(1 + X)$ for lognormal $1 + X$, as for $\log X$.
 
-    Changes the model from normal to lognormal; warns of a coefficient of variation of $1 + X$ over 0.2 and of a mean of
-    at most $-1$.
+    Changes the model from normal to lognormal; warns of a coefficient of variation of $1 + X$ above 0.2 and of a mean
+    of at most $-1$.
 
     Error: exact for lognormal $1 + X$; 5e-6 in float32, 1e-10 in float64
     Source: moments of the lognormal distribution

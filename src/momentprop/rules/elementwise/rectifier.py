@@ -22,7 +22,7 @@ def relu(input: Normal, inplace: bool = False) -> Transform:
     Uses the kernel `rectifier`, because the textbook form of $R$ becomes negative in float32 below $a = -6$.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
-    Source: paper, "ReLU", eq. R-function (its penultimate line has a wrong sign, the last is right)
+    Source: paper, "ReLU", eq. R-function (the penultimate line has a wrong sign; the last is right)
     """
     return Transform(rectifier, torch.relu)
 
@@ -31,7 +31,7 @@ def relu(input: Normal, inplace: bool = False) -> Transform:
 def leaky_relu(input: Normal, negative_slope: float = 0.01, inplace: bool = False) -> Transform:
     r"""Moments of $\max(X, \alpha X)$: $\sigma'^2 = \sigma^2(\alpha^2 + 2\alpha(1-\alpha)\Phi(a) + (1-\alpha)^2 R(a))$.
 
-    The paper's table prints $\alpha^2 + (1-\alpha^2)R(a)$, wrong by up to 11 % of $\sigma'$; its derivation is right.
+    The paper's table prints $\alpha^2 + (1-\alpha^2)R(a)$, off by up to 11 % of $\sigma'$; its derivation is right.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
     Source: paper, "Max and Leaky ReLU"
@@ -61,7 +61,7 @@ def leaky(x: Tensor, slope: Tensor) -> Tensor:
 @rule("prelu", on=Independent)
 @in_range
 def prelu_of_random_slopes(input: Any, weight: Any) -> Any:
-    r"""Moments of $\max(0, X) + W\min(0, X)$ for slopes $W$ that are independent of $X$, which may be plain.
+    r"""Moments of $\max(0, X) + W\min(0, X)$ for slopes $W$ independent of $X$, which can be plain.
 
     By the law of total variance over $W$, the variance for the slopes $\mu_W$ grows by $\sigma_W^2\,E\min(0, X)^2$.
 
@@ -75,7 +75,7 @@ def prelu_of_random_slopes(input: Any, weight: Any) -> Any:
 
 
 def channel_slopes(weight: Tensor, input: Any) -> Tensor:
-    """Return the slopes of a PReLU in a shape that broadcasts over the channels of `input`."""
+    """Return the slopes of a PReLU, shaped to broadcast over the channels of `input`."""
     shape = [-1] + [1] * (input.ndim - 2) if weight.numel() > 1 else []
     return weight.reshape(shape).to(input.dtype)
 

@@ -13,7 +13,7 @@ def sigmoid(input: Normal) -> Transform:
     r"""Moments of $S(X) = 1/(1 + e^{-X})$, by quadrature for $\sigma \le 0.9$ and a mixture of eight probits above.
 
     Error: 3e-5
-    Source: mixture of probits (see `kernels.logistic`); the paper has AP2b with a heuristic variance
+    Source: mixture of probits (see `kernels.logistic`); the paper gives AP2b with a heuristic variance
     """
     return Transform(sigmoid_moments, torch.sigmoid)
 

@@ -11,15 +11,15 @@ from momentprop.kernels.quadrature import quadrature
 from momentprop.kernels.softplus import mish_moments, silu_moments, softplus_moments
 from momentprop.values import Normal
 
-_SMOOTH = 15.0  # the threshold from which on the jump of torch's softplus is below 3e-7
+_SMOOTH = 15.0  # from this threshold on, the jump of torch's softplus is below 3e-7
 
 
 @elementwise("softplus", on=Normal)
 def softplus(input: Normal, beta: float = 1.0, threshold: float = 20.0) -> Transform:
     r"""Moments of $\log(1 + e^{\beta X})/\beta$, by quadrature about the mean or as the rectifier and a remainder.
 
-    The two meet at $\beta\sigma = 2$ (`kernels.smooth_rectifier`). Beyond `threshold` torch returns $X$, with a jump
-    of $e^{-\mathrm{threshold}}/\beta$. From 15 on the jump is ignored; below it is integrated by `kernels.quadrature`.
+    The two meet at $\beta\sigma = 2$ (`kernels.smooth_rectifier`). Beyond `threshold` torch returns $X$, with a jump of
+    $e^{-\mathrm{threshold}}/\beta$. From 15 on the rule ignores the jump; below, `kernels.quadrature` integrates it.
 
     Error: 2e-5
     Source: rectifier plus remainder, with Gauss quadrature for the weight $|f(x) - x_+|$
@@ -44,9 +44,9 @@ def logsigmoid(input: Normal) -> Transform:
 
 @elementwise("silu", on=Normal)
 def silu(input: Normal, inplace: bool = False) -> Transform:
-    r"""Moments of $X\,S(X)$, taken like those of `softplus`, but with the switch at $\sigma = 1.8$.
+    r"""Moments of $X\,S(X)$, computed as for `softplus`, but with the switch at $\sigma = 1.8$.
 
-    Error: 3e-5; plus 1e-7/$\sigma$ within a few $\sigma$ of the minimum in float32, whose means are no finer
+    Error: 3e-5; plus 1e-7/$\sigma$ within a few $\sigma$ of the minimum in float32, which has no finer means
     Source: as `softplus`
     """
     return Transform(silu_moments, F.silu)
@@ -54,9 +54,9 @@ def silu(input: Normal, inplace: bool = False) -> Transform:
 
 @elementwise("mish", on=Normal)
 def mish(input: Normal, inplace: bool = False) -> Transform:
-    r"""Moments of $X \tanh(\log(1 + e^X))$, taken like those of `softplus`, but with the switch at $\sigma = 1.9$.
+    r"""Moments of $X \tanh(\log(1 + e^X))$, computed as for `softplus`, but with the switch at $\sigma = 1.9$.
 
-    Error: 5e-5; plus 1e-7/$\sigma$ within a few $\sigma$ of the minimum in float32, whose means are no finer
+    Error: 5e-5; plus 1e-7/$\sigma$ within a few $\sigma$ of the minimum in float32, which has no finer means
     Source: as `softplus`
     """
     return Transform(mish_moments, F.mish)

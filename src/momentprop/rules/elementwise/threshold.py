@@ -24,13 +24,13 @@ def heaviside(input: Normal, values: Tensor) -> Transform:
     r"""Moments of $[\![X \ge 0]\!]$; `values`, the result at zero, matters only where the variance is zero.
 
     Error: exact; 5e-6 in float32, 1e-10 in float64
-    Source: paper, "Heaviside Step Function" (its integrals lack the factor $1/\sigma$, the results are right)
+    Source: paper, "Heaviside Step Function" (its integrals lack the factor $1/\sigma$; the results are right)
     """
     return stepping(step, input, values)
 
 
 def stepping(kernel: Kernel, input: Any, values: Tensor) -> Transform:
-    """Return a kernel of the step with torch's function of the input and of `values`, to which the input broadcasts."""
+    """Return a kernel of the step, and torch's function of the input and of `values`, to which the input broadcasts."""
 
     def plain(x: Tensor) -> Tensor:
         return torch.heaviside(x, values)

@@ -1,4 +1,4 @@
-"""Attention of units that depend on each other, by the products and the softmax that it is made of."""
+"""Attention of units that depend on each other, by its products and its softmax."""
 
 import math
 from typing import Any
@@ -27,7 +27,7 @@ def scaled_dot_product_attention(
     $E[XY] = \mu_X\mu_Y + \operatorname{Cov}(X, Y)$: where queries and keys, or weights and values, depend on the same
     noise, their covariance shifts the mean.
 
-    Error: that of softmax, and of nonlinear functions of dependent units
+    Error: as softmax, and as nonlinear functions of dependent units
     Source: definition of attention
     """
     if enable_gqa:

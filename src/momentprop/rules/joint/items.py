@@ -1,9 +1,9 @@
 """Where the items of a batch lie after an operation, and whether it relates them.
 
-Each item has sources of its own, so an operation that adds up two items needs the sources of both. Where the table
-tells that items stay apart, nothing is computed. A move is followed by moving the numbers of the items. Anything else
-is tried once: if the items do not meet, an operation on items that are scaled by different powers of two gives items
-that are scaled by the same.
+Each item has its own sources of noise, so an operation that adds up two items needs the sources of both. Where the
+table says that items stay apart, there is nothing to compute. For a move, we move the numbers of the items. Anything
+else is tried once: if the items do not meet, scaling them by different powers of two scales their results by the same
+powers.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ from momentprop.dispatch import Call, Kind, MissingRule, where
 from momentprop.dispatch.memory import laid_out, overlaps
 from momentprop.values.sources import Segment, Sources
 
-_PERIOD = 13  # the exponents of two items differ unless their numbers do by a multiple of this, squared
+_PERIOD = 13  # the exponents of two items differ, unless their numbers differ by a multiple of this, squared
 _CACHE: dict[Any, Any] = {}
 
 
 class Items(NamedTuple):
-    """The dimension of the items of a result, and for each of them the item of the value that it was, if they moved."""
+    """The result's dimension of items, and for each item its former place in the value, if they moved."""
 
     batch_dim: int | None
     taken: tuple[int, ...] | None = None
@@ -48,7 +48,7 @@ def followed(
 ) -> Items | None:
     """Return the items of a result, or None if the operation relates items.
 
-    `dims` are the dimensions of the items of the values, and `on` is the linear map of tensors in their places.
+    `dims` are the values' dimensions of items, and `on` is the linear map of tensors in place of the values.
     """
     found = [(value, dim) for value, dim in zip(call.values, dims, strict=True) if value.sources]
     places = [(value, dim) for value, dim in found if dim is not None]
@@ -66,7 +66,7 @@ def followed(
 
 
 def _by_the_table(call: Call, places: Sequence[tuple[Any, int]], result: Tensor) -> int | None:
-    """Return the dimension of the items after an operation, -1 if it relates them, None if the table does not tell."""
+    """Return the dimension of the items after an operation, -1 if it relates them, None if the table cannot tell."""
     operation, (value, dim) = call.operation, places[0]
     size = value.shape[dim]
     if (
@@ -156,7 +156,7 @@ def _same(once: Tensor, twice: Tensor, scale: Tensor, dim: int) -> bool:
 
 
 def moved(call: Call, dims: Sequence[int | None], results: Sequence[Tensor]) -> list[Items | None]:
-    """Return for each result of a move where the items lie in it, or None if they are no longer apart."""
+    """Return where the items lie in each result of a move, or None if they are no longer apart."""
     random = [dim for value, dim in zip(call.values, dims, strict=True) if value.sources]
     if not random or random[0] is None:
         return [WHOLE] * len(results)
@@ -188,7 +188,7 @@ def moved(call: Call, dims: Sequence[int | None], results: Sequence[Tensor]) -> 
 
 
 def _numbers(value: Any, dim: int | None) -> Tensor:
-    """Return the numbers of the items, from one on, at the place of every unit, in the order of the value's memory."""
+    """Return each unit's item number, counted from one, in the order of the value's memory."""
     if dim is None:
         return torch.zeros_like(value.loc, dtype=torch.float64)
     numbers = torch.tensor(_first_alike(value.sources), dtype=torch.float64, device=value.device) + 1
@@ -198,7 +198,7 @@ def _numbers(value: Any, dim: int | None) -> Tensor:
 
 
 def _first_alike(sources: Sources) -> list[int]:
-    """Return for every item the first one that has the same sources, as two rows of one image have."""
+    """Return for every item the first one with the same sources, such as two rows of one image."""
     first: dict[Any, int] = {}
     return [
         first.setdefault(each, place) for place, each in enumerate(zip(*(part.items for part in sources), strict=True))
@@ -206,7 +206,7 @@ def _first_alike(sources: Sources) -> list[int]:
 
 
 def _key(call: Call, dims: Sequence[int | None]) -> Any:
-    """Return what the way of the items depends on, or None if it is not only sizes and numbers."""
+    """Return what decides where the items move, or None if a tensor has a say."""
     stand_ins = [
         (tuple(value.shape), value.loc.stride(), dim, _first_alike(value.sources) if dim is not None else 0)
         for value, dim in zip(call.values, dims, strict=True)
@@ -222,7 +222,7 @@ def _has_tensor(arguments: Any) -> bool:
 
 
 def _read(numbers: Tensor, dim: int, value: Any) -> Items | None:
-    """Return where the items lie, from their numbers at every unit; zero is a constant."""
+    """Return where the items lie, from the item number of every unit; zero is a constant."""
     if not numbers.numel():
         return WHOLE
     size = value.shape[dim]

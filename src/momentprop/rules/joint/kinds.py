@@ -1,8 +1,8 @@
-r"""What each kind of map does to units that depend on each other: the rules of the kinds on `Joint`.
+r"""What each kind of map does to units that depend on each other: `Joint`'s rules of kinds.
 
 A linear map takes $\mu' = W\mu + b$, $F' = WF$ and $d' = (W \circ W)d$. A nonlinear one moves with the slope of its
 mean, because $\operatorname{Cov}(f(X), Y) = E f'(X)\operatorname{Cov}(X, Y)$ for jointly normal $X$ and $Y$, and
-$E f'(X)$ is the derivative of the mean of $f(X)$ by that of $X$. What is left of the variance is new noise. A `Joint`
+$E f'(X)$ is the derivative of the mean of $f(X)$ by the mean of $X$. The remaining variance is new noise. A `Joint`
 takes it as each unit's own, a `Full` as further factors: see `Joint.born`.
 """
 
@@ -24,7 +24,7 @@ from momentprop.values.sources import Sources, aligned, spread
 
 @rule(Kind.MOVES, on=Joint)
 def move(call: Call) -> Any:
-    """Move means, own noise and factors alike; constants among them have no noise."""
+    """Move means, own noise and factors alike; constants have no noise."""
     values, kind = call.values, type(call.values[0])
     loc = floating(call, call.on(*(value.loc for value in values)))
     if isinstance(loc, Tensor) and not loc.is_floating_point():
@@ -37,7 +37,7 @@ def move(call: Call) -> Any:
     if any(each is None for each in items):
         factors, sources = _spread(values, dims, factors, sources)
         items = [WHOLE] * len(locs)
-    if call.operation.converts and not call.kwargs:  # every element stays in its place, also in the order of memory
+    if call.operation.converts and not call.kwargs:  # every element keeps its place, in memory too
         moves = [on(factors[0])]
     else:
         moves = _each(on, factors, locs)
@@ -102,7 +102,7 @@ def bilinear(call: Call) -> Any:
 def _products(
     operation: Any, on: Callable[..., Tensor], of_x: Tensor, of_y: Tensor, loc: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r"""Return $\sum_k F_{xk}F_{yk}$ and the variance of $\sum_{kl}F_{xk}F_{yl}z_kz_l$, summed as the operation does."""
+    r"""Return $\sum_k F_{xk}F_{yk}$ and the variance of $\sum_{kl}F_{xk}F_{yl}z_kz_l$, summed as the operation sums."""
     if operation.pointwise is not None:
         common = (of_x * of_y).sum(0) if of_x.ndim == of_y.ndim else _each(on, [of_x, of_y], [loc])[0].sum(0)
         return common, on(of_x.square().sum(0), of_y.square().sum(0)) + common.square()
@@ -116,25 +116,25 @@ def _products(
 
 
 def _as_channels(bias: Any, product: Any, call: Call) -> Any:
-    """Return the bias of a convolution in the place of the channels."""
+    """Return the bias of a convolution in the channels' dimension."""
     return bias.reshape(-1, *[1] * (-call.operation.channels[0] - 1))
 
 
 @rule(Kind.ELEMENTWISE, on=Joint)
 def elementwise(call: Call) -> Any:
-    r"""Take the moments of a function of each unit, $F' = sF$ with the slope $s$ of its mean, and $d'$ what is left."""
+    r"""Take the moments of a function of each unit, $F' = sF$ with the slope $s$ of its mean, and $d'$ the rest."""
     x, moments = function_of(call)
     if moments is None:
         return x
     total = x.variance
     loc, variance = moments(x.loc, total)
     factors = slope_of(moments, x.loc, total) * x.factors
-    rest = (variance - factors.square().sum(0)).clamp(min=0.0)  # for its rounding
+    rest = (variance - factors.square().sum(0)).clamp(min=0.0)  # against rounding
     return x.of(loc, rest, factors, batch_dim=x.batch_dim, sources=x.sources)
 
 
 def function_of(call: Call) -> tuple[Any, Callable[..., tuple[Tensor, Tensor]] | None]:
-    """Return the value of an elementwise operation and the function that gives the moments of the result."""
+    """Return an elementwise operation's value and the function that gives the result's moments."""
     x, *others = call.values
     if others:
         raise MissingRule(f"no {type(x).__name__} rule for {call.op!r} with several random arguments at {where()}")
@@ -153,12 +153,12 @@ def function_of(call: Call) -> tuple[Any, Callable[..., tuple[Tensor, Tensor]] |
 
 def slope_of(moments: Callable[..., tuple[Tensor, Tensor]], loc: Tensor, variance: Tensor) -> Tensor:
     """Return the derivative of the mean of a function by the mean of its argument."""
-    return slope(lambda mean: moments(mean, variance)[0], loc).nan_to_num(0.0, 0.0, 0.0)  # as of `sqrt` at zero
+    return slope(lambda mean: moments(mean, variance)[0], loc).nan_to_num(0.0, 0.0, 0.0)  # such as `sqrt` at zero
 
 
 @rule(Kind.LOSS, on=Joint)
 def loss(call: Call) -> Any:
-    """Take the loss of each unit by the rule of `Normal`, which knows the whole variance; others relate units."""
+    """Take each unit's loss by the rule of `Normal`, from the whole variance; refuse losses that relate units."""
     values = call.values
     if call.op in _OF_DIFFERENCES and len(values) == 2:
         input, target = call.given("input"), call.given("target")
@@ -189,7 +189,7 @@ def as_normal(call: Call, locs: Sequence[Tensor], variances: Sequence[Tensor]) -
 
 
 def through(call: Call, loc: Tensor, on: Callable[..., Tensor]) -> tuple[Tensor, Items, Sources, Sequence[Tensor]]:
-    """Return the factors of the result of a linear map, its items, the sources before they move, and their factors."""
+    """Return a linear map's factors and items, and its inputs' sources and factors."""
     factors, dims, sources = aligned(call.values)
     place = followed(call, dims, loc, on, factors) if sources else WHOLE
     if place is None:
@@ -215,7 +215,7 @@ def _spread(
 
 
 def _each(on: Callable[..., Any], factors: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
-    """Return the results of a map for each of the factors."""
+    """Return the map's result for each factor."""
     if not len(factors[0]):
         return [each.new_zeros(0, *each.shape) for each in like]
     found = _listed(torch.func.vmap(on)(*factors))

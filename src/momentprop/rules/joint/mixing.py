@@ -1,7 +1,7 @@
-r"""Nonlinear functions of several units that depend on each other, by the rules for independent ones.
+r"""Nonlinear functions of several dependent units, by the rules for independent ones.
 
-With independent units of the same variances a function has the mean $m(\mu)$. With the covariance $C$ it has to the
-first order $m + \frac12\sum_{i\ne j}C_{ij}\,\partial_i\partial_jm$, and moves with the derivative $J$ of $m$.
+For independent units of the same variances, a function has the mean $m(\mu)$. For the covariance $C$ its mean is to
+first order $m + \frac12\sum_{i\ne j}C_{ij}\,\partial_i\partial_jm$, and it moves with the derivative $J$ of $m$.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,14 +25,14 @@ _STEP = 0.5  # of second differences, in deviations
 
 @rule(Kind.MIXING, on=Joint)
 def mixing(call: Call, limited: Callable[[Tensor, Tensor], Tensor] | None = None) -> Any:
-    r"""Take the mean by the rule of `Normal`, $F' = JF$ by its derivative, and $d' = (J \circ J)d$ plus what is left.
+    r"""Take the mean by the rule of `Normal`, $F' = JF$ by its derivative, and $d' = (J \circ J)d$ plus the rest.
 
-    Covariances shift the mean. What is left is $\sigma'^2 - (J \circ J)\sigma^2$, as for independent units of the whole
-    variance. Where the derivative is too large a matrix, the mean stays and $d'$ is the variance by the rule of
+    Covariances shift the mean. The rest is $\sigma'^2 - (J \circ J)\sigma^2$, as for independent units with the whole
+    variance. Where the derivative is too large a matrix, the mean stays, and $d'$ is the variance by the rule of
     `Normal` without the factors.
     """
     values, kind = call.values, type(call.values[0])
-    if call.operation.updates and call.given("running_mean") is not None:  # it would be run, and update, many times
+    if call.operation.updates and call.given("running_mean") is not None:  # it would run, and update them, many times
         raise MissingRule(f"no {kind.__name__} rule for {call.op!r} at {where()}: it updates running statistics")
     locs, totals = [value.loc for value in values], [value.variance for value in values]
 
@@ -53,7 +53,7 @@ def mixing(call: Call, limited: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
 def _as_one(value: Any) -> Any:
-    """Return a value as one item, for operations in which items meet."""
+    """Return a value as one item, for operations where items meet."""
     factors, sources = spread(value.factors, value.batch_dim, value.sources)
     return type(value).of(value.loc, value.own, factors, sources=sources)
 
@@ -61,7 +61,7 @@ def _as_one(value: Any) -> Any:
 def _left_over(
     call: Call, whole: Normal, push: Callable[..., Tensor], values: Sequence[Any], batch_dim: int | None
 ) -> Tensor:
-    """Return the own noise of the result of a mixing operation."""
+    """Return each unit's own noise after a mixing operation."""
     units = max(value.units for value in values)
     if units > _MANY or units * whole.loc.numel() > _MOST:
         return as_normal(call, [value.loc for value in values], [value.own for value in values]).variance
@@ -70,7 +70,7 @@ def _left_over(
         columns = _by_units(lambda *steps: push(*steps).square(), values, i)
         own, total = (_by_item(value, part, columns, batch_dim) for part in (value.own, value.variance))
         passed, taken = passed + own, taken + total
-    return passed + (whole.variance - taken).clamp(min=0.0)  # a rule's variance may be less than its derivative's
+    return passed + (whole.variance - taken).clamp(min=0.0)  # a rule's variance can be less than its derivative's
 
 
 def _shift(
@@ -98,7 +98,7 @@ def _shift(
 
 
 def _by_units(function: Callable[..., Tensor], values: Sequence[Any], i: int, size: Tensor | float = 1.0) -> Tensor:
-    """Return a function of steps for a step in each unit of the i-th value, in all items at once."""
+    """Return a function of steps for a step in each unit of the i-th value, in all items together."""
     value, locs = values[i], [value.loc for value in values]
     basis = torch.eye(value.units, dtype=value.dtype, device=value.device).expand(value._items, -1, -1)
     still = [torch.zeros_like(at) for at in locs]
@@ -107,7 +107,7 @@ def _by_units(function: Callable[..., Tensor], values: Sequence[Any], i: int, si
 
 
 def _by_item(value: Any, weights: Tensor, of_units: Tensor, batch_dim: int | None) -> Tensor:
-    """Return the sum of results for each unit with weights that each item has for its own units."""
+    """Return each unit's sum of results, weighted by its item's own weights."""
     rows = value.by_items(weights).T  # shape: (n, B)
     shape = [1] * (of_units.ndim - 1)
     if batch_dim is not None:
@@ -116,23 +116,23 @@ def _by_item(value: Any, weights: Tensor, of_units: Tensor, batch_dim: int | Non
 
 
 def _chunk(*tensors: Any) -> int:
-    """Return how many steps to take at once."""
+    """Return how many steps to take together."""
     sizes = [each.numel() for given in tensors for each in (given if isinstance(given, list) else [given])]
     return int(max(1, _MOST // 16 // max(1, *sizes)))
 
 
 @rule("softmax", on=Joint)
 def softmax(input: Any, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Any:
-    r"""Moments of $e^{X_i}/\sum_j e^{X_j}$ for dependent units, as those of other functions of several units.
+    r"""Moments of $e^{X_i}/\sum_j e^{X_j}$ for dependent units, as for other functions of several units.
 
-    Noise that all units of a softmax share cancels, so that only its differences from their average count. The shift of
-    the mean by the covariances stops where a probability would be negative.
+    Noise that all units of a softmax share cancels; only each unit's difference from their average counts. Covariances
+    shift the mean only as far as no probability becomes negative.
 
-    Error: that of independent units, and 0.03 deviations in the mean for correlations of strong noise
+    Error: as for independent units, plus 0.03 deviations in the mean for correlated strong noise
     Source: covariance to the first order
     """
     x = converted("softmax", input, dtype)
-    along = -1 if dim is None else dim % x.ndim - x.ndim  # factors have a dimension more in front
+    along = -1 if dim is None else dim % x.ndim - x.ndim  # factors have one more dimension in front
     if x.batch_dim is None or x.batch_dim - x.ndim != along:  # items share no noise
         factors = x.factors - x.factors.mean(along, keepdim=True)
         x = x.of(x.loc, x.own, factors, batch_dim=x.batch_dim, sources=x.sources)

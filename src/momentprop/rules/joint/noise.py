@@ -1,6 +1,6 @@
-r"""Noise on units that depend on each other, also noise that several units share.
+r"""Noise on units that depend on each other, including noise that several units share.
 
-A mask $B$ that drops a group of units at once, with mean 1 and variance $q = p/(1-p)$, gives
+A mask $B$ that drops a group of units together, with mean 1 and variance $q = p/(1-p)$, gives
 $\operatorname{Cov}(X_iB, X_jB) = C_{ij} + q\,(C_{ij} + \mu_i\mu_j)$ within the group.
 """
 
@@ -17,15 +17,15 @@ from momentprop.values import Full, Joint
 from momentprop.values.sources import along, new_event, spread
 
 _MASKS = frozenset("dropout1d dropout2d dropout3d feature_dropout stochastic_depth".split())
-_FEW = 64  # more factors are not made for the products of a mask and the factors
+_FEW = 64  # the products of a mask and the factors make no more factors than this
 
 
 @rule(Kind.NOISE, on=Joint)
 def noise(call: Call) -> Any:
-    r"""Add the noise of each unit to what is its own; a mask that units share is one more factor for each group.
+    r"""Add each unit's noise to its own; a mask that units share is one more factor for each group.
 
-    The part $q\,C$ of a shared mask is exact for a `Full`, and for a `Joint` as long as it takes few factors; beyond,
-    it is taken as each unit's own.
+    A shared mask's part $q\,C$ is exact for a `Full`, and for a `Joint` while it takes few factors; beyond that it
+    counts as each unit's own noise.
     """
     (x,), operation = call.values, call.operation
     if not operation.acts(call):
@@ -37,7 +37,7 @@ def noise(call: Call) -> Any:
     drawn = as_normal(call, [x.loc], [total])
     slopes = slope(lambda mean: as_normal(call, [mean], [total]).loc, x.loc).nan_to_num(0.0, 0.0, 0.0)
     factors = slopes * x.factors
-    rest = (drawn.variance - factors.square().sum(0)).clamp(min=0.0)  # for its rounding
+    rest = (drawn.variance - factors.square().sum(0)).clamp(min=0.0)  # against rounding
     if not shared or call.given("p", 0.5) == 1:
         return x.born(drawn.loc, rest, factors, batch_dim=x.batch_dim, sources=x.sources)
     if x.batch_dim in shared:  # one draw for all items
@@ -48,7 +48,7 @@ def noise(call: Call) -> Any:
 
 
 def _masked(x: Any, factors: Tensor, shared: Sequence[int], q: float) -> Any:
-    """Return a value times a mask that the units along some dimensions share."""
+    """Return a value times a mask shared by the units along some dimensions."""
     groups = _groups(x, shared)  # shape: (G, *shape)
     added = groups * (q**0.5 * x.loc)
     sources = (*x.sources, *new_event(len(added), x._items))
@@ -66,7 +66,7 @@ def _masked(x: Any, factors: Tensor, shared: Sequence[int], q: float) -> Any:
 
 
 def _groups(x: Any, shared: Sequence[int]) -> Tensor:
-    """Return a mask of the units of each group, the groups of an item along a new first dimension."""
+    """Return a mask of each group's units, with an item's groups along a new first dimension."""
     apart = [dim for dim in range(x.ndim) if dim not in shared and dim != x.batch_dim]
     sizes = [x.shape[dim] for dim in apart]
     count = torch.Size(sizes).numel()

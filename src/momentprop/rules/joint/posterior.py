@@ -44,9 +44,9 @@ def log_softmax(
 
 @rule("class_posterior", on=Joint)
 def class_posterior(input: Joint, dim: int = -1, method: str | None = None) -> Categorical:
-    r"""The class posterior $q(y) = E\,\mathrm{softmax}(X)_y$ with the covariance of the logits; there is one method.
+    r"""The class posterior $q(y) = E\,\mathrm{softmax}(X)_y$ with the covariance of the logits; only one method exists.
 
-    Error: that of `log_softmax`
+    Error: as `log_softmax`
     Source: quadrature by a Sobol' sequence
     """
     if method is not None:
@@ -67,7 +67,7 @@ def cross_entropy(
 ) -> Tensor:
     r"""The loss $-\log q(y)$ of the class posterior, a plain tensor, with all the options of torch.
 
-    Error: that of `log_softmax`
+    Error: as `log_softmax`
     Source: paper, "Learning"
     """
     require_plain("cross_entropy", target=target, weight=weight)

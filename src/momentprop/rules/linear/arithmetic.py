@@ -18,7 +18,7 @@ _TERMS: Any = {"parameters": "input other", "summands": ("input", "other"), "dia
 def add(call: Call, *variances: Tensor) -> Tensor:
     r"""Moments of $X + \alpha Y$: means and variances add.
 
-    A value added to itself is doubled; two different values are assumed independent.
+    Adding a value to itself doubles it; the rule assumes that two different values are independent.
 
     Error: exact for independent terms
     Source: paper, eq. linear
@@ -59,7 +59,7 @@ def neg(call: Call, variance: Tensor) -> Tensor:
     Error: exact
     Source: paper, eq. linear
     """
-    return variance.clone()  # two values never share a component unless one is a view
+    return variance.clone()  # two values share a component only if one is a view
 
 
 @composite("positive", on=Value)
@@ -89,6 +89,6 @@ def mean(call: Call, variance: Tensor) -> Tensor:
 
 @transpose("cumsum")
 def cumsum_transposed(call: Call, gradient: Tensor) -> Tensor:
-    """Sum from every element to the last one."""
+    """Sum from every element to the last."""
     (dim,) = call.operation.dims(call) or [0]
     return gradient.flip(dim).cumsum(dim).flip(dim)

@@ -1,7 +1,7 @@
 r"""Averages over windows.
 
-The weights of a window are products of weights along each dimension, and so are their squares. `separable` applies
-their transposes.
+The weights of a window are products of weights along each dimension, and so are their squares. `separable` applies the
+transposes.
 """
 
 import math
@@ -79,7 +79,7 @@ def _settings(call: Call, input: Tensor, output: Tensor, dims: int) -> Any:
 
 
 def _window_lengths(call: Call, input: Tensor, output: Tensor, dims: int) -> list[Tensor]:
-    """Return how many elements, along each dimension, every window of a pooling divides by."""
+    """Return the divisor of every pooling window along each dimension."""
     include_pad = call.given("count_include_pad", True)
     lengths = []
     for size, out, kernel, stride, padding in _settings(call, input, output, dims):
@@ -90,7 +90,7 @@ def _window_lengths(call: Call, input: Tensor, output: Tensor, dims: int) -> lis
 
 
 def _windows(call: Call, input: Tensor, output: Tensor, dims: int) -> list[Tensor]:
-    """Return which input elements, along each dimension, belong to every window: matrices (output, input)."""
+    """Return which input elements belong to each window along each dimension: matrices (output, input)."""
     found = []
     for size, out, kernel, stride, padding in _settings(call, input, output, dims):
         start = (torch.arange(out, device=input.device) * stride - padding)[:, None]
@@ -100,7 +100,7 @@ def _windows(call: Call, input: Tensor, output: Tensor, dims: int) -> list[Tenso
 
 
 def _adaptive_lengths(like: Tensor, size: int, out: int) -> Tensor:
-    """Return how many elements, along one dimension, each window of an adaptive pooling has."""
+    """Return the number of elements in each adaptive window along one dimension."""
     index = torch.arange(out, device=like.device)
     return ((index + 1) * size + out - 1) // out - index * size // out
 

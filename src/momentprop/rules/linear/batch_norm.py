@@ -1,4 +1,4 @@
-r"""Batch normalization: an affine map in evaluation mode, and by the statistics of the batch in training."""
+r"""Batch normalization: an affine map in evaluation mode, and by batch statistics in training."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def fixed(call: Call, variance: Tensor) -> Tensor:
 
 @transpose("batch_norm")
 def fixed_transposed(call: Call, gradient: Tensor) -> Tensor:
-    """Scale every channel, as the map itself does."""
+    """Scale every channel as the map itself does."""
     return gradient * _scale(call, gradient)
 
 
@@ -70,12 +70,12 @@ def batch_norm(
 ) -> Any:
     r"""Moments of batch normalization.
 
-    In eval mode it is an affine map of each channel; `fixed` serves it where weight and bias are not random. In
-    training mode the statistics of the batch are those of the mixture of its units: mean of the means, and mean of the
-    variances plus variance of the means. They update the running statistics; an empty batch leaves these alone. Weight
-    and bias may be random too, independent of the input.
+    In eval mode it is an affine map of each channel; `fixed` serves it where weight and bias are plain. In training
+    mode the batch statistics are those of the mixture of its units: mean of the means, and mean of the variances plus
+    variance of the means. They update the running statistics, except for an empty batch. Weight and bias can be random
+    too, independent of the input.
 
-    Error: exact in eval mode; in training mode the batch statistics are taken as certain
+    Error: exact in eval mode; in training mode the rule takes the batch statistics as certain
     Source: paper, eq. linear; law of total variance
     """
     fixed = not training and running_mean is not None and running_var is not None
@@ -111,5 +111,5 @@ def _per_channel(statistic: Tensor, like: Tensor) -> Tensor:
 def _batch_statistics(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     dims = [0, *range(2, mean.ndim)]
     if mean.numel() == 0:
-        return mean.new_zeros(mean.shape[1]), mean.new_ones(mean.shape[1])  # of an empty batch, they are not used
+        return mean.new_zeros(mean.shape[1]), mean.new_ones(mean.shape[1])  # unused for an empty batch
     return mean.mean(dims), mean.var(dims, unbiased=False) + variance.mean(dims)

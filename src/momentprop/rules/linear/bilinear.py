@@ -1,4 +1,4 @@
-r"""Bilinear layers and interpolation between values: products with more than two factors."""
+r"""Bilinear layers and interpolation between values: products of more than two factors."""
 
 from typing import Any
 
@@ -21,13 +21,13 @@ Random = Any  # a value or a plain tensor
 
 
 def _by_factors(call: Call) -> Kind:
-    """Return the kind: linear for one random factor, and mixing for more."""
+    """Return the kind: linear for one random factor, mixing for more."""
     factors = [call.given(name) for name in ("input1", "input2", "weight")]
     return Kind.LINEAR if sum(isinstance(factor, Operand) for factor in factors) < 2 else Kind.MIXING
 
 
 def _homogeneous(call: Call) -> Call:
-    """Without the bias, or without the form, if only the bias is random."""
+    """Leave out the bias, or the form if only the bias is random."""
     if isinstance(call.given("bias"), Operand):
         factors = [call.given(name) for name in ("input1", "input2", "weight")]
         return (
@@ -47,12 +47,12 @@ linear(
 @rule("bilinear", on=Normal)
 @in_range
 def bilinear(input1: Random, input2: Random, weight: Random, bias: Random = None) -> Any:
-    r"""Moments of $y_k = x^\top W_k z + b_k$ for independent $x$, $z$, $W$ and $b$, any of which may be plain.
+    r"""Moments of $y_k = x^\top W_k z + b_k$ for independent $x$, $z$, $W$ and $b$, any of which can be plain.
 
-    With $E x^2 = \mu_x^2 + \sigma_x^2$, and the same for $z$, the variance is
-    $\sum_i \sigma_{x,i}^2 (W\mu_z)_i^2 + \sum_j \sigma_{z,j}^2 (W^\top\mu_x)_j^2 + \sum_{ij}
-    \sigma_{x,i}^2\sigma_{z,j}^2 w_{ij}^2 + \sum_{ij} \sigma_{w,ij}^2\,E x_i^2\,E z_j^2$. One value given twice, with a
-    plain $W$, is a quadratic form of normal variables.
+    With $E x^2 = \mu_x^2 + \sigma_x^2$, and the same for $z$, the variance is $\sum_i \sigma_{x,i}^2 (W\mu_z)_i^2 +
+    \sum_j \sigma_{z,j}^2 (W^\top\mu_x)_j^2 + \sum_{ij} \sigma_{x,i}^2\sigma_{z,j}^2 w_{ij}^2 + \sum_{ij}
+    \sigma_{w,ij}^2\,E x_i^2\,E z_j^2$. One value passed twice, with a plain $W$, gives a quadratic form of normal
+    variables.
 
     Error: exact for independent elements
     Source: variance of a multilinear form; of a quadratic form

@@ -1,4 +1,4 @@
-"""The action of a linear operation on squares, by its rule for independent units."""
+"""A linear operation's action on squares, by its rule for independent units."""
 
 import torch
 from torch import Tensor
@@ -9,6 +9,6 @@ from momentprop.values import Normal
 
 
 def squares_by_rule(call: Call, *variances: Tensor) -> Tensor:
-    """Return the variance that the operation's own rule gives, which is exact for independent units."""
+    """Return the variance by the operation's own rule, which is exact for independent units."""
     result: Tensor = apply(call.of(*(Normal.of(torch.zeros_like(each), each) for each in variances))).variance
     return result

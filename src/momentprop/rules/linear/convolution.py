@@ -23,7 +23,7 @@ def _register(dims: int) -> None:
 
     @transpose(f"conv{dims}d")
     def conv_transposed(call: Call, gradient: Tensor) -> tuple[Tensor, ...]:
-        """Give every element what the outputs it enters are worth, by a transposed convolution or a correlation."""
+        """Give every element the worth of the outputs it enters, by a transposed convolution or a correlation."""
         input, weight = call.given("input"), call.given("weight")
         stride, dilation, groups = _steps(call, dims)
         begin = _padding(call, weight, dilation, dims)
@@ -42,7 +42,7 @@ def _register(dims: int) -> None:
 
     @transpose(f"conv_transpose{dims}d")
     def conv_transpose_transposed(call: Call, gradient: Tensor) -> tuple[Tensor, ...]:
-        """Give every element what the outputs that it enters are worth, by a convolution or a correlation."""
+        """Give every element the worth of the outputs it enters, by a convolution or a correlation."""
         input, weight = call.given("input"), call.given("weight")
         stride, dilation, groups = _steps(call, dims)
         padding = per_dim(call.given("padding", 0), dims)
@@ -60,7 +60,7 @@ def _register(dims: int) -> None:
 
 
 def windows(call: Call, input: Tensor, positions: Sequence[int]) -> Tensor:
-    """Return what a convolution of plain tensors sees of an input at each of its positions.
+    """Return the part of an input that a convolution of plain tensors sees at each position.
 
     The result has the shape (examples, groups, positions, elements of the kernel of one unit).
     """
@@ -83,7 +83,7 @@ def _steps(call: Call, dims: int) -> tuple[list[int], list[int], int]:
 
 
 def _padding(call: Call, weight: Any, dilation: list[int], dims: int) -> list[int]:
-    """Return how many elements a convolution adds at the beginning of each dimension."""
+    """Return how many elements a convolution adds at the start of each dimension."""
     padding = call.given("padding", 0)
     if padding == "same":
         return [(k - 1) * d // 2 for k, d in zip(weight.shape[2:], dilation, strict=True)]
@@ -91,7 +91,7 @@ def _padding(call: Call, weight: Any, dilation: list[int], dims: int) -> list[in
 
 
 def _fitted(x: Tensor, begin: list[int], sizes: Sequence[int]) -> Tensor:
-    """Cut elements off at the beginning of each of the last dimensions, and bring it to a size; what is new is zero."""
+    """Cut elements off the start of each of the last dimensions and bring it to a size; new elements are zero."""
     borders: list[int] = []
     for have, first, size in reversed(list(zip(x.shape[-len(begin) :], begin, sizes, strict=True))):
         borders += [-first, size + first - have]
@@ -101,9 +101,9 @@ def _fitted(x: Tensor, begin: list[int], sizes: Sequence[int]) -> Tensor:
 def _correlated(
     seen: Tensor, by: Tensor, forward: Any, dims: int, stride: list[int], dilation: list[int], groups: int
 ) -> Tensor:
-    """Return what each tap of a kernel is worth: sums over examples and positions, those of a group by themselves.
+    """Return the worth of each tap of a kernel: sums over examples and positions, separately for each group.
 
-    Examples take the part of channels: `seen` (N, G I, ...) becomes (I, G N, ...), and `by` (N, G O, ...) a kernel
+    Examples take the place of channels: `seen` (N, G I, ...) becomes (I, G N, ...), and `by` (N, G O, ...) a kernel
     (G O, N, ...). The result has the shape (G O, I, ...) of a kernel.
     """
     if seen.ndim == dims + 1:  # without a batch

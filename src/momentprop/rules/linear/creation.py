@@ -20,7 +20,7 @@ def _register_plain(op: str, function: Callable[..., Tensor]) -> None:
     create.__name__ = op
     create.__doc__ = f"A plain tensor by `{op}`, of the value's type and device.\n\nError: exact\nSource: definition"
     plain(op, on=Value)(create)
-    rule(op, on=Certain)(create)  # which would take the result for a value, as that of any other operation
+    rule(op, on=Certain)(create)  # which would take the result for a value, as any other operation's result
 
 
 for _op in "zeros ones empty full rand randn randint".split():

@@ -33,12 +33,12 @@ linear("einsum", on=Normal, parameters="equation", decide=_by_operands, by_squar
 def einsum(equation: str, *operands: Random) -> Normal:
     r"""Moments of an Einstein sum: of one value a sum, of two a sum of products of independent factors.
 
-    A dimension that only one factor has is summed there first, so that no element meets itself. Two values with
-    elements in common are jointly normal (`rules.shared`). Three or more factors are multiplied from left to right, but
-    for plain factors of one random factor, which are multiplied first.
+    A dimension that only one factor has is summed there first, so that no element meets itself. Two values that share
+    elements are jointly normal (`rules.shared`). Three or more factors are multiplied from left to right, except that a
+    single random factor's plain factors are multiplied first.
 
-    Error: exact for independent elements of one or two random factors; of more, the elements of each product are taken
-    as independent
+    Error: exact for independent elements of one or two random factors; for more, each product's elements are treated as
+    independent
     Source: paper, eq. linear and "Product"
     """
     factors = _listed(operands)
@@ -58,7 +58,7 @@ def einsum(equation: str, *operands: Random) -> Normal:
 
 @transpose("einsum")
 def einsum_transposed(call: Call, gradient: Tensor) -> Tensor:
-    """Sum with the letters of the result and of the value exchanged."""
+    """Sum with the letters of the result and the value swapped."""
     factors = _listed(call.args[1:])
     letters, result = _spelled_out(call.args[0], [factor.ndim for factor in factors])
     position = next(i for i, factor in enumerate(factors) if isinstance(factor, Operand))
@@ -85,7 +85,7 @@ def _listed(operands: Sequence[Any]) -> list[Any]:
 
 
 def _plain_joined(factors: list[Any], letters: list[str], result: str) -> tuple[list[Any], list[str]]:
-    """The one random factor and the product of the plain ones; factors of which more are random stay as they are."""
+    """The one random factor and the product of the plain ones; if more than one is random, all stay as they are."""
     random = [i for i, factor in enumerate(factors) if isinstance(factor, Independent)]
     if len(factors) < 3 or len(random) != 1:
         return factors, letters
@@ -115,7 +115,7 @@ def _once(letters: str) -> str:
 
 
 def _single(factor: Random, letters: str, result: str) -> Random:
-    """A sum, a diagonal or a new order of the dimensions of one factor: all of them add elements."""
+    """A sum, a diagonal or a permutation of one factor's dimensions: all of them add elements."""
     if isinstance(factor, Independent):
         return factor.each(lambda part: torch.einsum(f"{letters}->{result}", part))
     return torch.einsum(f"{letters}->{result}", factor)
@@ -148,7 +148,7 @@ def _related(x: Any, of_x: str, y: Any, of_y: str, result: str) -> Any:
 
 
 def _without_private(x: Random, of_x: str, y: Random, of_y: str, result: str) -> tuple[Random, str]:
-    """The factor summed over the dimensions that neither the result nor, with more than one element, the other has."""
+    """The factor, summed over dimensions in neither the result nor, with more than one element, the other factor."""
 
     def is_shared(letter: str) -> bool:
         return letter in result or (letter in of_y and y.shape[of_y.index(letter)] > 1)

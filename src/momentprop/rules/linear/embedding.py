@@ -1,4 +1,4 @@
-r"""Embeddings: rows of a random table, and bags of them."""
+r"""Embeddings: rows of a random table, and bags of rows."""
 
 from typing import Any
 
@@ -33,13 +33,13 @@ moves(
 
 @transpose("embedding")
 def embedding_transposed(call: Call, gradient: Tensor) -> Tensor:
-    """Add up what came from every row; a row of padding is one as the others, for it enters the result."""
+    """Add up what came from every row; a padding row counts like the others, for it enters the result."""
     table, index = call.given("weight"), call.given("input")
     return gradient.new_zeros(table.shape).index_add(0, index.flatten(), gradient.reshape(-1, table.shape[1]))
 
 
 def _by_weights(call: Call) -> Kind:
-    """Return the kind: linear in the table or in the weights of the samples, mixing in both together."""
+    """Return the kind: linear in the table or in the sample weights, mixing in both together."""
     _refuse_max_norm("embedding_bag", call.given("max_norm"))
     if call.given("mode", "mean") == "max":
         raise MissingRule(f"no rule for 'embedding_bag' with `mode='max'` at {place()}")
@@ -71,7 +71,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Any:
-    r"""Moments of the sums or means of bags of rows, where the table or the weights of the samples may be random.
+    r"""Moments of the sums or means of bags of rows, where the table or the sample weights can be random.
 
     Error: exact for rows that occur once in a bag and independent weights
     Source: paper, eq. linear and "Product"
@@ -99,7 +99,7 @@ def embedding_bag(
 
 @transpose("embedding_bag")
 def embedding_bag_transposed(call: Call, gradient: Tensor) -> Tensor:
-    """Give every row, or the weight of every sample, what the bags that it is in are worth."""
+    """Give every row, or every sample's weight, the worth of the bags that it is in."""
     table, index, samples = call.given("weight"), call.given("input"), call.given("per_sample_weights")
     rows, bags = index.flatten(), _bags(call)
     counted = torch.ones_like(rows) if call.given("padding_idx") is None else rows != call.given("padding_idx")

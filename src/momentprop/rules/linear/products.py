@@ -22,7 +22,7 @@ from momentprop.values.moments import is_random, mean_of, some_value, variance_o
 
 Random = Any  # a value or a plain tensor
 
-_ROWS, _COLUMNS = "abcdefgh", "stuvwxyz"  # letters for dimensions of the one factor, and of the other
+_ROWS, _COLUMNS = "abcdefgh", "stuvwxyz"  # letters for the dimensions of one factor and of the other
 
 
 def _spelled(letters: str) -> Any:
@@ -89,7 +89,7 @@ def _summed_dims(call: Call) -> tuple[list[int], list[int]]:
 
 
 def _by_sizes(call: Call) -> Kind:
-    """Return the kind: composite where a dimension of one element meets a longer one, otherwise that of a product."""
+    """Return the kind: composite where a dimension of one element meets a longer one, otherwise as for a product."""
     a, b = call.given("a"), call.given("b")
     if any(a.shape[i] != b.shape[j] for i, j in zip(*_summed_dims(call), strict=False)):
         return Kind.COMPOSITE
@@ -109,14 +109,14 @@ def tensordot(a: Random, b: Random, dims: Any = 2, out: None = None) -> Any:
     pairs = list(zip(*_summed_dims(Call(operation_named("tensordot"), (a, b, dims), {})), strict=True))
     long_a = [i for i, j in pairs if b.shape[j] == 1 and a.shape[i] != 1]
     long_b = [j for i, j in pairs if a.shape[i] == 1 and b.shape[j] != 1]
-    if not long_a and not long_b:  # sizes that do not fit: torch says so
+    if not long_a and not long_b:  # the sizes do not fit: torch raises the error
         return torch.tensordot(mean_of(a), mean_of(b), dims)
     a, b = (x.sum(dim=own, keepdim=True) if own else x for x, own in ((a, long_a), (b, long_b)))
     return torch.tensordot(a, b, dims)
 
 
 def _by_groups(input: Tensor, mat2: Tensor, offs: Tensor | None = None, *args: Any, **kwargs: Any) -> Tensor:
-    """Multiply groups of rows, which end at `offs`, by a matrix each; torch has no kernel for float64."""
+    """Multiply groups of rows, which end at `offs`, by one matrix each; torch has no kernel for float64."""
     if input.dtype is not torch.float64 or input.ndim != 2 or mat2.ndim != 3 or offs is None:
         return torch_function("_grouped_mm")(input, mat2, offs, *args, **kwargs)  # type: ignore[no-any-return]
     rows = torch.arange(len(input), device=input.device, dtype=offs.dtype)
@@ -149,7 +149,7 @@ bilinear(
 
 
 def product_variance(product: Callable[[Tensor, Tensor], Tensor], x: Random, y: Random) -> Tensor:
-    """Return the variance of a bilinear map of two independent arguments of which at least one is random."""
+    """Return the variance of a bilinear map of two independent arguments, at least one of them random."""
     mean_x, mean_y = mean_of(x), mean_of(y)
     variance_x, variance_y = variance_of(x), variance_of(y)
     if not is_random(y):
@@ -172,7 +172,7 @@ def _attention_or_product(op: str, x: Random, y: Random) -> Any:
 
 @rule("matmul", on=Normal)
 def matmul(input: Random, other: Random) -> Any:
-    r"""Moments of a matrix product of independent factors, either of which may be plain.
+    r"""Moments of a matrix product of independent factors, either of which can be plain.
 
     If the left factor is a softmax, its elements are correlated and treated as attention weights: see
     `rules.attention.notes`.
@@ -185,7 +185,7 @@ def matmul(input: Random, other: Random) -> Any:
 
 @rule("bmm", on=Normal)
 def bmm(input: Random, mat2: Random) -> Any:
-    r"""Moments of a batch of matrix products; a softmax as left factor is treated as in `matmul`.
+    r"""Moments of a batch of matrix products; a softmax as the left factor is treated as in `matmul`.
 
     Error: exact for independent elements
     Source: paper, eq. linear and "Product"
@@ -195,7 +195,7 @@ def bmm(input: Random, mat2: Random) -> Any:
 
 @rule("baddbmm", on=Normal)
 def baddbmm(input: Random, batch1: Random, batch2: Random, *, beta: float = 1, alpha: float = 1) -> Any:
-    r"""Moments of `beta * input + alpha * (batch1 @ batch2)`, which may be attention scores with a mask.
+    r"""Moments of `beta * input + alpha * (batch1 @ batch2)`, which can be attention scores with a mask.
 
     Error: exact for independent elements
     Source: paper, eq. linear and "Product"
@@ -218,7 +218,7 @@ def quotient(call: Call, variance: Tensor) -> Tensor:
     Source: paper, eq. linear
     """
     divisor = call.given("other")
-    return torch.div(torch.div(variance, divisor), divisor)  # a square may overflow or vanish
+    return torch.div(torch.div(variance, divisor), divisor)  # a square can overflow or vanish
 
 
 @rule("div", on=Normal)
@@ -226,7 +226,7 @@ def quotient(call: Call, variance: Tensor) -> Tensor:
 def div(input: Random, other: Random, *, rounding_mode: str | None = None) -> Any:
     r"""Moments of a quotient: exact for a plain divisor, and a product with the reciprocal for a random one.
 
-    Error: exact for a plain divisor, otherwise that of `reciprocal`
+    Error: exact for a plain divisor, otherwise as `reciprocal`
     Source: paper, eq. linear
     """
     _refuse_rounding(rounding_mode)
@@ -241,7 +241,7 @@ def div(input: Random, other: Random, *, rounding_mode: str | None = None) -> An
 def div_composite(input: Random, other: Random, *, rounding_mode: str | None = None) -> Any:
     r"""A product with the reciprocal of a random divisor.
 
-    Error: that of `reciprocal`
+    Error: as `reciprocal`
     Source: definition
     """
     _refuse_rounding(rounding_mode)
@@ -257,7 +257,7 @@ def _refuse_rounding(rounding_mode: str | None) -> None:
 def addcdiv(input: Random, tensor1: Random, tensor2: Random, *, value: float = 1) -> Any:
     r"""Moments of `input + value * tensor1 / tensor2`.
 
-    Error: that of `div`
+    Error: as `div`
     Source: paper, eq. linear and "Product"
     """
     return input + (tensor1 if value == 1 else tensor1 * value) / tensor2  # torch rounds in this order
@@ -267,7 +267,7 @@ def addcdiv(input: Random, tensor1: Random, tensor2: Random, *, value: float = 1
 def multi_dot(tensors: Sequence[Random]) -> Any:
     r"""Moments of a chain of matrix products, from left to right.
 
-    Error: exact for two factors; of more, the elements of each product are taken as independent
+    Error: exact for two factors; for more, each product's elements are treated as independent
     Source: paper, eq. linear and "Product"
     """
     product = tensors[0]
@@ -280,7 +280,7 @@ def multi_dot(tensors: Sequence[Random]) -> Any:
 def glu(input: Random, dim: int = -1) -> Any:
     r"""Moments of $a\,S(b)$, where $a$ and $b$ are the two halves along a dimension.
 
-    Error: that of `sigmoid`, for independent halves
+    Error: as `sigmoid`, for independent halves
     Source: paper, "Product"
     """
     value, gate = input.chunk(2, dim)

@@ -1,7 +1,7 @@
 r"""Resampling by linear maps: interpolation, folding of windows, sampling at given places, and unpooling.
 
-Interpolation acts on one dimension after the other. So the weights of an output element are products of weights along
-each dimension, and the same holds for their squares, which the variance needs.
+Interpolation acts on one dimension after another. So an output element's weights are products of weights along each
+dimension, and so are their squares, which the variance needs.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from momentprop.rules.linear.separable import applied
 from momentprop.values import Normal
 
 _COPYING = ("nearest", "nearest-exact")
-_ACROSS = 2  # elements along the other dimensions: with one, torch's vertical antialiasing is wrong
+_ACROSS = 2  # elements along the other dimensions: with only one, torch's vertical antialiasing is wrong
 
 
 _INTERPOLATED = "input size scale_factor mode align_corners recompute_scale_factor antialias"
@@ -36,7 +36,7 @@ def _by_mode(call: Call) -> Kind:
 def interpolate(call: Call, variance: Tensor) -> Tensor:
     r"""Moments of an interpolation in any mode: $\sigma'^2 = \sum_i w_i^2\sigma_i^2$ with torch's own weights $w$.
 
-    Error: exact for independent elements (neighbours in the result share theirs, which is ignored from then on)
+    Error: exact for independent elements (neighbours in the result share elements, which later operations ignore)
     Source: paper, eq. linear
     """
     wide = variance.to(torch.promote_types(variance.dtype, torch.float32))
@@ -66,7 +66,7 @@ def _all_weights(call: Call, like: Tensor) -> list[Tensor]:
 
 
 def _only(dim: int, dims: int, given: Any, otherwise: float) -> list[Any] | None:
-    """Return a size or scale for each dimension that changes only one of them."""
+    """Return a size or scale for each dimension, changing only one of them."""
     if given is None:
         return None
     own = given[dim] if isinstance(given, Sequence) else given
@@ -74,7 +74,7 @@ def _only(dim: int, dims: int, given: Any, otherwise: float) -> list[Any] | None
 
 
 def _weights(like: Tensor, dim: int, resample: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the weights of the input elements along one dimension in the output, a matrix (input, output)."""
+    """Return the weights of input elements in the output along one dimension, a matrix (input, output)."""
     length, dims = like.shape[dim + 2], like.ndim - 2
     units = torch.eye(length, dtype=like.dtype, device=like.device)
     units = units.reshape([1, length] + [length if other == dim else 1 for other in range(dims)])
@@ -107,7 +107,7 @@ _SAMPLED = "input grid mode padding_mode align_corners"
 def grid_sample(call: Call, variance: Tensor) -> Tensor:
     r"""Moments of sampling at plain places, by the nearest element or linear interpolation.
 
-    Along a dimension $(1-f)^2\sigma_0^2 + f^2\sigma_1^2 = s\,((1-g)\sigma_0^2 + g\sigma_1^2)$ with
+    Along a dimension, $(1-f)^2\sigma_0^2 + f^2\sigma_1^2 = s\,((1-g)\sigma_0^2 + g\sigma_1^2)$ with
     $s = (1-f)^2 + f^2$ and $g = f^2/s$: the variances are sampled linearly at places that moved from $f$ to $g$.
 
     Error: exact for independent elements
@@ -123,7 +123,7 @@ def grid_sample(call: Call, variance: Tensor) -> Tensor:
 
 @transpose("grid_sample")
 def grid_sample_transposed(call: Call, gradient: Tensor) -> Tensor:
-    """Give the elements at the corners around every place their shares of what was sampled there."""
+    """Give the elements around every place their shares of what was sampled there."""
     input = call.values[0].loc
     if call.kind is Kind.MOVES:
         return put_back(call, gradient)[0]
@@ -144,7 +144,7 @@ def grid_sample_transposed(call: Call, gradient: Tensor) -> Tensor:
 
 
 def _corners(call: Call, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the last element before every place, how far the place is beyond it, and the size of each dimension."""
+    """Return the last element before every place, the place's distance from it, and the size of each dimension."""
     grid, align_corners = call.given("grid"), call.given("align_corners")
     if call.given("mode", "bilinear") == "bicubic":
         raise MissingRule(f"no rule for 'grid_sample' with `mode='bicubic'` at {place()}")
@@ -156,7 +156,7 @@ def _corners(call: Call, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _inside(places: Tensor, sizes: Tensor, padding_mode: str, align_corners: bool | None) -> Tensor:
-    """Bring places, in units of elements, back inside as the padding mode asks."""
+    """Bring places, in units of elements, back inside, as the padding mode says."""
     if padding_mode == "zeros":
         return places
     if padding_mode == "reflection":

@@ -1,6 +1,6 @@
 r"""Operations that write a value, a plain tensor or a number at given places.
 
-Places are plain. An overwritten element is gone; where several are added up, means and variances add.
+Places are plain. An overwritten element is gone; where elements are added up, means and variances add.
 """
 
 from typing import Any
@@ -17,13 +17,13 @@ from momentprop.values import Normal
 
 
 def _writes(op: str, parameters: str, source: str, **facts: Any) -> None:
-    """Register an operation that puts the elements of an argument over those of the input."""
+    """Register an operation that writes an argument's elements over the input's."""
     facts = {"positional": True, **facts}
     moves(op, on=Normal, parameters=parameters, summands=("input", source), **facts)
 
 
 def _adds(op: str, parameters: str, source: str, **facts: Any) -> None:
-    """Register an operation that adds the elements of an argument to those of the input."""
+    """Register an operation that adds an argument's elements to the input's."""
     linear(op, on=Normal, parameters=parameters, summands=("input", source), **facts)
 
 
@@ -90,7 +90,7 @@ def _by_accumulation(call: Call) -> Kind:
 
 
 def _by_accumulated_squares(call: Call, *variances: Tensor) -> Tensor:
-    """Add up the variances; an element that is added to a place several times counts by the square of their number."""
+    """Add up the variances; an element added to a place $n$ times counts $n^2$ times."""
     call = call.operation.homogeneous(call)
     input, values, indices = call.given("input"), call.given("values"), tuple(call.given("indices"))
     places = torch.arange(input.numel(), device=input.device).reshape(input.shape)[indices]
@@ -113,7 +113,7 @@ moves(
 
 @transpose("scatter", "scatter_add")
 def scatter_add_transposed(call: Call, gradient: Tensor) -> tuple[Tensor, ...]:
-    """Take what was added, or written, out of the places where it is."""
+    """Read what was added or written from its places."""
     if call.kind is Kind.MOVES:
         return put_back(call, gradient)
     return tuple(_taken(call, name, gradient) for name in ("input", "src") if isinstance(call.given(name), Operand))

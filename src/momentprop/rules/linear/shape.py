@@ -17,7 +17,7 @@ Random = Any  # a value or a plain tensor
 
 
 def _twice(call: Call) -> bool:
-    """Return whether one value is given twice."""
+    """Return whether one value occurs twice."""
     return len({id(value) for value in call.values}) < len(call.values)
 
 
@@ -26,7 +26,7 @@ def _methods(ops: str, **facts: Any) -> None:
         moves(op, on=Normal, plain=method("__getitem__" if op == "getitem" else op), **facts)
 
 
-# views: the result may share memory with the value
+# views: the result can share memory with the value
 _methods("alias detach flatten movedim permute ravel requires_grad_ reshape squeeze t transpose", views=True)
 _methods("unflatten unsqueeze view", views=True)
 _methods("chunk dsplit hsplit narrow select split tensor_split unbind vsplit", views=True)
@@ -48,7 +48,7 @@ moves("pixel_unshuffle", on=Normal, positional=True)
 
 
 def _one_value(call: Call) -> Kind:
-    """Return the kind: a move, or composite if the type and device are those of another value."""
+    """Return the kind: a move, or composite if another value gives the type and device."""
     return Kind.MOVES if len(call.values) == 1 and isinstance(call.args[0], Value) else Kind.COMPOSITE
 
 
@@ -57,7 +57,7 @@ moves("to", on=Normal, plain=method("to"), views=True, converts=True, decide=_on
 
 @rule("to", on=Value)
 def to(input: Random, other: Random, *args: Any, **kwargs: Any) -> Any:
-    r"""The elements in the type and on the device of another value.
+    r"""The elements, in another value's type and on its device.
 
     Error: exact
     Source: definition
@@ -67,7 +67,7 @@ def to(input: Random, other: Random, *args: Any, **kwargs: Any) -> Any:
 
 @composite("type_as", on=Value)
 def type_as(input: Random, other: Random) -> Any:
-    r"""The elements in the type of another value or tensor.
+    r"""The elements, in the type of another value or tensor.
 
     Error: exact
     Source: definition
@@ -87,7 +87,7 @@ def expand_as(input: Random, other: Random) -> Any:
 
 @composite("reshape_as", "view_as", on=Value)
 def reshape_as(input: Random, other: Random) -> Any:
-    r"""The elements in the shape of another value or tensor.
+    r"""The elements, in the shape of another value or tensor.
 
     Error: exact
     Source: definition
@@ -122,7 +122,7 @@ moves("unfold", on=Normal, plain=_windows, views=True, positional=True, copies=T
 
 
 def _resized(input: Tensor, *sizes: Any) -> Tensor:
-    """Take the first elements of the memory in another shape, as `Tensor.resize_` does where that suffices."""
+    """Take the first elements in memory, in another shape, as `Tensor.resize_` does where these suffice."""
     size = torch.Size(sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes)
     if size.numel() > input.numel():
         raise RuntimeError(f"`resize_` from {tuple(input.shape)} to {tuple(size)} would add elements without a value")

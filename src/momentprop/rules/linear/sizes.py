@@ -1,4 +1,4 @@
-"""Sizes of windows, which torch takes as one number or one for each dimension."""
+"""Window sizes, which torch takes as one number or as one for each dimension."""
 
 from collections.abc import Sequence
 

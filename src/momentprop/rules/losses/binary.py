@@ -18,7 +18,7 @@ Random = Any  # a value or a plain tensor
 
 
 def _log_probability(scores: Normal) -> Tensor:
-    r"""Return $\log E\,S(X)$; `Logistic` and `Fitted` take the posterior of two classes, one with score zero."""
+    r"""Return $\log E\,S(X)$; `Logistic` and `Fitted` use the posterior of two classes, one with score zero."""
     if isinstance(scores, Logistic | Fitted):
         both: Any = torch.stack([scores, torch.zeros_like(scores.loc)], -1)  # type: ignore[list-item]
         return class_posterior(both).logits[..., 0]
@@ -63,7 +63,7 @@ def binary_cross_entropy(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    r"""The loss of the mean of a random probability, which is the marginal probability.
+    r"""The loss of a random probability's mean, which is the marginal probability.
 
     Error: exact
     Source: paper, "Learning"
@@ -82,7 +82,7 @@ def soft_margin_loss(
 ) -> Tensor:
     r"""The logistic loss $-\log E\,S(yX)$ for $y = \pm 1$, as in `binary_cross_entropy_with_logits`.
 
-    Error: that of `binary_cross_entropy_with_logits`
+    Error: as `binary_cross_entropy_with_logits`
     Source: paper, "Learning"
     """
     scores: Any = input * target  # type: ignore[operator]
@@ -100,7 +100,7 @@ def multilabel_soft_margin_loss(
 ) -> Tensor:
     r"""The mean over classes of `binary_cross_entropy_with_logits`.
 
-    Error: that of `binary_cross_entropy_with_logits`
+    Error: as `binary_cross_entropy_with_logits`
     Source: paper, "Learning"
     """
     require_plain("multilabel_soft_margin_loss", target=target, weight=weight)

@@ -1,4 +1,4 @@
-r"""Losses of classes: of a class posterior, of sequences, and of a linear layer taken together with its softmax."""
+r"""Losses of classes: of a class posterior, of sequences, and of a linear layer together with its softmax."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def kl_div(
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Tensor:
-    r"""The expected divergence from random log-probabilities, of which it is a linear function.
+    r"""The expected divergence from random log-probabilities, in which it is linear.
 
     Error: exact
     Source: definition
@@ -87,7 +87,7 @@ def linear_cross_entropy(
 ) -> Tensor:
     r"""The loss $-\log q(y)$ of a linear layer's class posterior; `options`, which save memory, are ignored.
 
-    Error: that of `log_softmax`
+    Error: as `log_softmax`
     Source: paper, "Learning"
     """
     classes, *more = linear_weight.shape[:-1]

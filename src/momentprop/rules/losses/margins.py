@@ -19,7 +19,7 @@ Random = Any  # a value or a plain tensor
 def pairwise_distance(x1: Random, x2: Random, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Normal:
     r"""Moments of the norm of a difference of two vectors.
 
-    Error: that of `norm`
+    Error: as `norm`
     Source: paper, eq. linear
     """
     return torch.linalg.vector_norm(x1 - x2 + eps, p, -1, keepdim)  # type: ignore[no-any-return]
@@ -81,7 +81,7 @@ def multi_margin_loss(
     require_plain("multi_margin_loss", target=target, weight=weight)
     if p not in (1, 2):
         raise ValueError(f"`multi_margin_loss` takes p=1 or p=2, but p={p}")
-    target = target.reshape(input.shape[:-1])  # of one example, torch takes a target of one element too
+    target = target.reshape(input.shape[:-1])  # for one example, torch takes a target of one element too
     chosen = target.unsqueeze(-1)
     violation: Any = torch.relu(input - input.gather(-1, chosen) + margin)  # type: ignore[attr-defined]
     loss = violation.loc if p == 1 else violation.loc * violation.loc + violation.variance
@@ -107,7 +107,7 @@ def multilabel_margin_loss(
     if input.ndim == 0:
         input, target = input.reshape(1), target.reshape(1)  # type: ignore[attr-defined]
     listed = (target >= 0).cumprod(-1)
-    times = torch.zeros_like(target).scatter_add(-1, target.clamp(min=0), listed)  # each class is listed
+    times = torch.zeros_like(target).scatter_add(-1, target.clamp(min=0), listed)  # that each class is listed
     pairs = times.unsqueeze(-1) * (times == 0).unsqueeze(-2)  # shape: (..., target, other)
     violation = hinge(input.unsqueeze(-2) - input.unsqueeze(-1) + 1.0)  # type: ignore[attr-defined]
     loss = (pairs * torch.where(pairs > 0, violation, 0.0)).sum((-2, -1)) / input.shape[-1]
@@ -126,7 +126,7 @@ def cosine_embedding_loss(
 ) -> Tensor:
     r"""The expected loss: $1 - E\cos$ for $y = 1$ and $E\max(0, \cos - m)$ for $y = -1$.
 
-    Error: that of `cosine_similarity`
+    Error: as `cosine_similarity`
     Source: as `relu`
     """
     require_plain("cosine_embedding_loss", target=target)
@@ -136,7 +136,7 @@ def cosine_embedding_loss(
 
 
 def _damping(x: Random) -> Tensor:
-    """Return the factor that torch's addition of 1e-12 to the square of a length gives a cosine."""
+    """Return the factor by which a cosine changes because torch adds 1e-12 to squared lengths."""
     square: Tensor = (mean_of(x).square() + variance_of(x)).sum(-1)
     return (square / (square + 1e-12)).clamp(min=1e-30).sqrt()
 
@@ -156,7 +156,7 @@ def triplet_margin_loss(
 ) -> Tensor:
     r"""The expected loss $E\max(0, d(a, p) - d(a, n) + m)$, as if the distances were independent.
 
-    Error: that of `pairwise_distance`
+    Error: as `pairwise_distance`
     Source: as `relu`
     """
 
@@ -180,7 +180,7 @@ def triplet_margin_with_distance_loss(
 ) -> Tensor:
     r"""The expected loss $E\max(0, d(a, p) - d(a, n) + m)$ for any distance that accepts values.
 
-    Error: that of the distance
+    Error: as the distance
     Source: as `relu`
     """
     distance = distance_function or torch.pairwise_distance

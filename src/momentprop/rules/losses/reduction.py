@@ -1,4 +1,4 @@
-"""What losses share: how they are reduced, and which of their arguments may be random."""
+"""What losses share: how they are reduced, and which arguments can be random."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"none": lambda loss: loss,
 
 
 def reduced(loss: Tensor, reduction: str, size_average: bool | None = None, reduce: bool | None = None) -> Tensor:
-    """Reduce the losses of the elements to their mean or their sum, or return them as they are."""
+    """Reduce the elements' losses to their mean or sum, or return them as they are."""
     if size_average is not None or reduce is not None:  # torch's deprecated arguments
         reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
     if reduction not in _REDUCTIONS:
@@ -24,7 +24,7 @@ def reduced(loss: Tensor, reduction: str, size_average: bool | None = None, redu
 
 
 def weighted_mean(loss: Tensor, weight: Tensor, reduction: str) -> Tensor:
-    """Reduce the losses of elements that have weights."""
+    """Reduce the losses of weighted elements."""
     total = reduced(loss * weight, "sum" if reduction == "mean" else reduction)
     return total / weight.sum() if reduction == "mean" else total
 

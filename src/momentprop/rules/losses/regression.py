@@ -106,7 +106,7 @@ def gaussian_nll_loss(
 ) -> Tensor:
     r"""The loss $\frac12(\log s^2 + (\mu - y)^2/s^2)$ with $s^2 = \sigma^2 + $ `var`, at least `eps`.
 
-    This is $-\log q(y)$ of the output with its noise. Of a random `var`, such as another head of the network, only the
+    This is $-\log q(y)$ of the output with its noise. If `var` is random, such as another head of the network, only its
     mean counts; a random target adds its variance.
 
     Error: exact for normal outputs and a certain noise
@@ -138,7 +138,7 @@ def poisson_nll_loss(
 ) -> Tensor:
     r"""The expected Poisson loss: $E e^X - y\mu$, or $\mu - y\,E\log(X + \epsilon)$ for a rate $X$.
 
-    Error: exact for `log_input`, otherwise that of `log`
+    Error: exact for `log_input`, otherwise as `log`
     Source: as `exp` and `log`
     """
     require_plain("poisson_nll_loss", target=target)

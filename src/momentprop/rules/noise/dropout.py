@@ -1,6 +1,6 @@
 r"""Dropout as multiplicative noise, propagated instead of sampled.
 
-A `Sample` needs no rule here, because torch's own dropout draws the noise.
+A `Sample` needs no rule here: torch's own dropout draws the noise.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ def _keep_or_drop(input: Normal, p: float, training: bool) -> Normal:
 
 
 def _alpha_scale(p: float) -> float:
-    """Return the factor of alpha dropout, with which standard units keep mean 0 and variance 1."""
+    """Return alpha dropout's factor, which keeps mean 0 and variance 1 for standard units."""
     return 0.0 if p == 1 else float((1 - p) * (1 + p * _ALPHA**2)) ** -0.5
 
 
@@ -38,19 +38,19 @@ def _alpha_acts(call: Call) -> bool:
 
 
 def _last(count: int) -> Callable[[Call], Sequence[int]]:
-    """Return the dimensions of the positions of a channel, which share one draw: the last ones."""
+    """Return the dimensions of a channel's positions, which share one draw: the last ones."""
     return lambda call: range(call.args[0].ndim - count, call.args[0].ndim)
 
 
 def _positions(call: Call) -> Sequence[int]:
-    """Return the dimensions of the positions of a channel, which share one draw: all after the channels."""
+    """Return the dimensions of a channel's positions, which share one draw: all after the channels."""
     return range(2, call.args[0].ndim)
 
 
 def dropout(input: Normal, p: float = 0.5, training: bool = True, inplace: bool = False) -> Normal:
     r"""Moments of $X B / (1-p)$, $B$ one with probability $1-p$: $\mu' = \mu$, $\sigma'^2 = (\sigma^2 + p\mu^2)/(1-p)$.
 
-    Error: exact (the variants that drop whole channels correlate the units of a channel, which is ignored)
+    Error: exact (variants that drop whole channels correlate a channel's units, which the rule ignores)
     Source: paper, "Product" with Bernoulli noise
     """
     result = _keep_or_drop(input, p, training)
@@ -59,7 +59,7 @@ def dropout(input: Normal, p: float = 0.5, training: bool = True, inplace: bool 
 
 @rule("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", on=Mean)
 def dropout_mean(input: Mean, p: float = 0.5, training: bool = True, inplace: bool = False) -> Mean:
-    r"""The mean of dropout, which is the mean of its input.
+    r"""The mean of dropout: the mean of its input.
 
     Error: exact
     Source: paper, AP1
@@ -94,15 +94,15 @@ def alpha_dropout_mean(input: Mean, p: float = 0.5, training: bool = False, inpl
 
 
 def _whole_examples(call: Call) -> Sequence[int]:
-    """Return the dimensions of an example, whose units share one draw, or of the whole batch."""
+    """Return the dimensions whose units share one draw: an example's, or the whole batch's."""
     return range(1 if call.given("mode", "row") == "row" else 0, call.args[0].ndim)
 
 
 @noise("stochastic_depth", on=Normal, acts=_acts, shared=_whole_examples)
 def stochastic_depth(input: Normal, p: float, mode: str = "row", training: bool = True) -> Normal:
-    r"""Moments of $X B / (1-p)$ with one $B$ for an example, as those of dropout for each unit.
+    r"""Moments of $X B / (1-p)$ with one $B$ for an example; for each unit as in dropout.
 
-    Error: exact (the units of an example are correlated, which is ignored)
+    Error: exact (an example's units are correlated, which the rule ignores)
     Source: paper, "Product" with Bernoulli noise
     """
     require_depth(p, mode)
@@ -111,7 +111,7 @@ def stochastic_depth(input: Normal, p: float, mode: str = "row", training: bool 
 
 @rule("stochastic_depth", on=Mean)
 def stochastic_depth_mean(input: Mean, p: float, mode: str = "row", training: bool = True) -> Mean:
-    r"""The mean of stochastic depth, which is the mean of its input.
+    r"""The mean of stochastic depth: the mean of its input.
 
     Error: exact
     Source: paper, AP1

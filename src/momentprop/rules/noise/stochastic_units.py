@@ -59,18 +59,18 @@ def stochastic_binary(
     r"""Moments of a binary unit of noise $Z$ in $\{0, 1\}$: $\mu' = E\,F(X)$ and $\sigma'^2 = \mu'(1-\mu')$.
 
     $F$ is the distribution function of the noise. $E\,F(X)$ has a closed form for normal, Laplace and uniform noise, is
-    a mixture of probits for logistic noise, and otherwise a quadrature over $X$. The methods `ap2a` and `ap2b` assume
-    that $X - Z$ is normal and logistic.
+    a mixture of probits for logistic noise, and a quadrature over $X$ otherwise. The methods `ap2a` and `ap2b` assume
+    that $X - Z$ is normal and logistic, respectively.
 
     Error: 1e-5 (normal noise: exact, 5e-6 in float32; noise without a name: 1e-4 in float32); of the paper's methods:
     AP2a 0.98, AP2b 0.91, MacKay 1.43, PEA 2.3 (relative, of $\sigma'$, far tails, logistic noise)
-    Source: paper, "General Latent Variable Models", AP2a, AP2b, PEA, "Probit" (printed as an approximation, exact)
+    Source: paper, "General Latent Variable Models", AP2a, AP2b, PEA, "Probit" (printed as an approximation, but exact)
     """
     found = named(noise)
     own = standard(found, input)
     kernel, certain = _kernel(own, as_method(method or _default(input, own.name), own.name))
     shift, unit = own.loc, own.scale
-    if method in _OF_A_SUM:  # scaled so that the noise has the variance of the logistic one
+    if method in _OF_A_SUM:  # scaled to the variance of logistic noise
         shift, variance = noise_moments(found, input)
         unit = (variance / LOGISTIC_VARIANCE).sqrt()
     p, spread = fused(kernel, certain, (input.loc - shift) / unit, input.variance / (unit * unit), noisy=True)
@@ -82,10 +82,10 @@ def _default(input: Normal, noise: str) -> LogisticMethod:
 
 
 def _kernel(noise: StandardNoise, method: str) -> tuple[Kernel, Callable[[Tensor], Tensor] | None]:
-    """Return the kernel of a method and its limit at zero variance, if that is the probability of the unit."""
+    """Return a method's kernel and its limit at zero variance, if that is the unit's probability."""
     if method == "exact":
         return _EXACT.get(noise.name) or bernoulli_quadrature(noise.cdf, noise.kinks), noise.cdf
-    # at zero variance AP2a and PEA do not tend to the probability, and we leave that as it is
+    # at zero variance AP2a and PEA do not tend to the probability, and we leave them so
     certain = torch.sigmoid if method in ("ap2b", "mackay") and noise.name == "logistic" else None
     return {**_OF_A_SUM, **_OF_LOGISTIC}[method], certain
 
@@ -96,7 +96,7 @@ def noisy_activation(
 ) -> Any:
     r"""Moments of $f(X - Z)$, by the rule of $f$ for a normal $X - Z$.
 
-    Error: that of the rule of $f$ for normal noise; beyond, that of taking $X - Z$ as normal
+    Error: as the rule of $f$ for normal noise; for other noise, also the error of taking $X - Z$ as normal
     Source: paper, "General Latent Variable Models"
     """
     mean, variance = noise_moments(noise, input)
@@ -107,7 +107,7 @@ def noisy_activation(
 def binary_step(input: Any, low: float = 0.0, high: float = 1.0) -> Any:
     r"""Moments of a hard threshold, by the rule of `heaviside` on the value's type.
 
-    Error: that of `heaviside`
+    Error: as `heaviside`
     Source: paper, "Heaviside Step Function"
     """
     unit = torch.heaviside(input, torch.ones((), dtype=input.dtype, device=input.device))
@@ -129,9 +129,9 @@ def gumbel_argmax(
 ) -> Normal:
     r"""Moments of the one-hot vector of $\arg\max_k (X_k + \Gamma_k)$: $\mu' = q$ and $\sigma'^2 = q(1 - q)$.
 
-    $q$ is the class posterior. The covariances $-q_k q_j$ of the classes are dropped.
+    $q$ is the class posterior. The rule drops the covariances $-q_k q_j$ of the classes.
 
-    Error: that of `log_softmax`
+    Error: as `log_softmax`
     Source: paper, "Connection to argmax"
     """
     log_q = log_posterior(input, dim, method).movedim(-1, dim)
@@ -140,7 +140,7 @@ def gumbel_argmax(
 
 
 def _register_on_certain(op: str, what: str) -> None:
-    """Register a unit on `Mean` and `Sample`: its own function on a tensor, outside of training or in training."""
+    """Register a unit on `Mean` and `Sample`: its own function on a tensor, outside training or in it."""
     function = unwrap(getattr(units, op, None) or getattr(injected, op))
     position = list(signature(function).parameters).index("training")
 
@@ -177,7 +177,7 @@ def add_noise(input: Normal, noise: str | Distribution, training: bool = True) -
 
 @noise("multiply_noise", on=Normal)
 def multiply_noise(input: Normal, noise: str | Distribution, training: bool = True) -> Normal:
-    r"""Moments of $X Z$ for independent noise $Z$, a product of independent factors.
+    r"""Moments of $X Z$ for independent noise $Z$: a product of independent factors.
 
     Error: exact
     Source: paper, table of approximations, "Product"

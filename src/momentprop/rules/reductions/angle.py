@@ -21,7 +21,7 @@ def _with_itself(x: Tensor) -> Tensor:
 @mixing("atan2", on=Normal, pointwise=torch.atan2, joint=True)
 @follows(torch.atan2)
 def atan2(input: Any, other: Any) -> Any:
-    r"""Moments of the angle $\mathrm{atan2}(Y, X)$ of two independent variables, either of which may be plain.
+    r"""Moments of the angle $\mathrm{atan2}(Y, X)$ of two independent variables, either of which can be plain.
 
     The angle has a density in closed form (`kernels.angle`), whose moments are integrated numerically. Near the cut at
     $\pm\pi$ the angle jumps, and its deviation is large although the direction is well known.

@@ -1,7 +1,7 @@
 r"""Operations on a class posterior: losses, the most probable class, probabilities, and indexing.
 
-Propagation ends with a class posterior, so all of them return a plain tensor, except a choice of rows. Other operations
-have no rule.
+Propagation ends with a class posterior, so all of them return a plain tensor, except for a choice of rows. Other
+operations have no rule.
 """
 
 from typing import Any
@@ -35,12 +35,12 @@ def nll_loss(
 
 
 def dim_of_classes(ndim: int) -> int:
-    """Return the dimension in which torch's losses look for the classes."""
+    """Return the dimension where torch's losses expect the classes."""
     return 0 if ndim == 1 else 1
 
 
 def as_torch_lays_out(log_q: Tensor) -> Tensor:
-    """Move the classes from the last dimension to where torch's losses look for them."""
+    """Move the classes from the last dimension to where torch's losses expect them."""
     return log_q.movedim(-1, dim_of_classes(log_q.ndim))
 
 

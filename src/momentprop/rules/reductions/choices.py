@@ -1,10 +1,10 @@
-r"""Hard choices among the elements of a value: they are made by the means, once for all draws.
+r"""Hard choices among a value's elements, made by the means, once for all draws.
 
-Which elements are the largest is random, and an index cannot say so. The choice is that of the means, with a warning,
-and what is chosen keeps its own moments. It is right where no noise changes the choice. Where the winners are close,
-the largest of several is larger than AP2 says, and what comes of the other choices is left out of the variance.
+Which elements are the largest is random, and an index cannot say so. The rules choose by the means, with a warning, and
+the chosen elements keep their moments. This is right where no noise changes the choice. Where the contest is close, the
+largest of several is larger than AP2 says, and the variance leaves out the other choices.
 
-`argmax` of a result, outside of a model, is another question: which class is the most probable one.
+`argmax` of a result, outside a model, asks another question: which class is the most probable?
 """
 
 import warnings
@@ -34,7 +34,7 @@ def _chosen(op: str, input: Any, indices: Tensor, dim: int) -> Chosen:
 
 def _warn(op: str, input: Any) -> None:
     if torch.compiler.is_compiling():
-        return  # the compiled code would not warn
+        return  # compiled code would not warn
     warnings.warn(
         f"{op!r} on a random {type(input).__name__} at {where()} is a hard choice: it is made by the means, and the "
         "variance of other choices is lost; method='sample' makes it anew for every draw",
@@ -79,9 +79,9 @@ def _order(input: Any, dim: int, descending: bool, stable: bool) -> Tensor:
 
 @plain("argmax", on=Normal, along="dim")
 def argmax(input: Uncertain, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    r"""The most probable class of a result; inside a model the place of the largest mean, with a warning.
+    r"""The most probable class of a result; inside a model, the place of the largest mean, with a warning.
 
-    A result, outside of a model, counts as class scores along `dim`: see `momentprop.Normal.predict`. Over all
+    Outside a model, a result counts as class scores along `dim`: see `momentprop.Normal.predict`. Over all
     dimensions, and in compiled code, it is the place of the largest mean.
 
     Error: exact where noise does not change the place

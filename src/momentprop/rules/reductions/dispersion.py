@@ -1,6 +1,6 @@
-r"""Variances, standard deviations and lengths of vectors of random units, and the angles between them.
+r"""Variances, standard deviations, and lengths of vectors of random units and angles between them.
 
-All are functions of a sum of squares. Its mean and variance are exact; its root is that of a gamma variable.
+All are functions of a sum of squares. Its mean and variance are exact; its root is a gamma variable's.
 """
 
 import math
@@ -152,8 +152,8 @@ def linalg_vector_norm(
 ) -> Normal:
     r"""Moments of a norm: for $p = 2$ the root of a gamma variable with the mean and variance of the sum of squares.
 
-    For $p = 1$, the sum of the absolute values. For $p = \infty$, the maximum of the elements and their negatives, as
-    if these were independent; it is off by 0.17 for two elements and 0.1 for more.
+    For $p = 1$ it is the sum of the absolute values. For $p = \infty$ it is the maximum of the elements and their
+    negatives, as if these were independent, which is off by 0.17 for two elements and 0.1 for more.
 
     Error: 0.08; 0.02 for at least 16 elements
     Source: moments of a quadratic form in normal variables; Nakagami distribution
@@ -173,7 +173,7 @@ def linalg_vector_norm(
 
 
 def _largest_size(value: Any, dims: Sequence[int], keepdim: bool) -> Normal:
-    """The maximum of the absolute values, which are far from normal: of all elements and their negatives."""
+    """The maximum of the absolute values, which are far from normal, by all elements and their negatives."""
     places = [dim % value.ndim for dim in dims] or list(range(value.ndim))
     if math.prod([value.shape[dim] for dim in places]) == 1:
         return torch.abs(value).amax(places, keepdim)  # type: ignore[return-value]

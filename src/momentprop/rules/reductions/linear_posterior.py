@@ -20,7 +20,7 @@ from momentprop.values import Categorical, Fitted, Logistic, Normal, Sample
 MOST_RACING_CORRELATED = 16
 """The largest number of classes for which the posterior of correlated logits is a race by default."""
 MOST_PAIRED = 64
-"""The largest number of classes for which the fast method looks at pairs of them."""
+"""The largest number of classes for which the fast method looks at pairs of classes."""
 
 
 def _log_win_normal(gap: Tensor, apart: Tensor) -> Tensor:

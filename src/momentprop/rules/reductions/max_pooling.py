@@ -1,7 +1,7 @@
-r"""Max pooling: gathers the windows along a new last dimension, and takes the maximum of each.
+r"""Max pooling: gathers the windows along a new last dimension and takes each maximum.
 
-The kernel itself gathers the windows, so that only the input is saved for the backward pass. It makes at most a copy of
-window size times output size. Padding has a mean of $-\infty$ and never wins.
+The kernel itself gathers the windows, so that only the input is saved for the backward pass. It makes at most one copy,
+of window size times output size. Padding has a mean of $-\infty$ and never wins.
 """
 
 import math
@@ -24,7 +24,7 @@ from momentprop.values import Fitted, Normal
 from momentprop.values.base import Value
 
 Gather = Callable[[Tensor, float], Tensor]
-"""Returns the windows of a tensor along a new last dimension; the number is for elements outside."""
+"""Returns a tensor's windows along a new last dimension; the number stands for elements outside."""
 
 
 class _Sliding(NamedTuple):
@@ -90,7 +90,7 @@ def _gather_adaptive(sizes: list[tuple[int, int]]) -> Gather:
 
 
 def _longest(size: int, count: int) -> int:
-    """Return the length of the longest of some adaptive windows."""
+    """Return the length of the longest adaptive window."""
     return max([((i + 1) * size + count - 1) // count - i * size // count for i in range(count)] or [0])
 
 
@@ -109,7 +109,7 @@ def _pooled(input: Normal, gather: Gather, size: int, memory_format: torch.memor
 def _built(
     mean: Tensor, variance: Tensor, gather: Gather, size: int, memory_format: torch.memory_format
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the moments by a built kernel, if there is one: it takes a column for each element of a window."""
+    """Return the moments by a built kernel, if there is one: it takes one column for each element of a window."""
 
     def columns() -> list[Tensor]:
         gathered = [gather(part, outside).movedim(-1, 0) for part, outside in ((mean, -torch.inf), (variance, 0.0))]
@@ -164,7 +164,7 @@ def _register_adaptive_pool(op: str, dims: int) -> None:
 
 def _register(op: str, dims: int, pool: Callable[..., Normal], what: str) -> None:
     pool.__name__ = op
-    pool.__doc__ = rf"""Moments of {what}, whose elements are taken as independent.
+    pool.__doc__ = rf"""Moments of {what}, with its elements treated as independent.
 
     Error: as `maximum_of`: of one variance, 0.025 for windows of 2 x 2, 0.059 for 3 x 3, 1e-5 for more than 16 elements
     Source: paper, "Max and Leaky ReLU"

@@ -21,7 +21,7 @@ from momentprop.values.moments import mean_of, variance_of
 
 
 class Extremum(NamedTuple):
-    """The result of `max` and `min` along a dimension, without the index, which would be random."""
+    """The result of `max` and `min` along a dimension, without the indices, which would be random."""
 
     values: Any
     indices: None = None
@@ -40,7 +40,7 @@ def over_dims(reduction: Callable[[Any], Any], input: Any, dim: int | Sequence[i
 
 
 def comparison(input: Normal, method: Method | None = None) -> Kernel:
-    """Return the kernel of the maximum along the last dimension, with the pairs of the value's family."""
+    """Return the kernel of the maximum along the last dimension, with the pair formula of the value's family."""
     if isinstance(input, Fitted):
         return partial(largest, method=method or "tree", pair=paper.max_fitted)
     return partial(largest, method=method)
@@ -50,8 +50,8 @@ def comparison(input: Normal, method: Method | None = None) -> Kernel:
 def maximum_over_dim(input: Normal, dim: int, method: Method | None = None, keepdim: bool = False) -> Normal:
     r"""Moments of the maximum of independent elements along a dimension.
 
-    By default, up to 16 elements are compared in exact pairs, in the order of descending $\mu - 10\sigma$ (descending
-    means where the variances are alike), as if each result were normal. Beyond 16, quadrature. `Fitted` takes the
+    By default, up to 16 elements are compared in exact pairs, in order of descending $\mu - 10\sigma$ (descending means
+    where the variances are alike), as if each result were normal; beyond 16, quadrature takes over. `Fitted` takes the
     paper's tree.
 
     Error: pairs 0.025 for 4 elements of one variance, 0.059 for 9, 0.084 for 16, and 0.13 for 16 of any variances;
@@ -128,7 +128,7 @@ def amin(input: Normal, dim: int | Sequence[int] = (), keepdim: bool = False) ->
 
 @composite("max", on=Value, along="dim")
 def max(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-    r"""The maximum in the three forms of `torch.max`: of all elements, along a dimension, and of two values.
+    r"""The maximum in the three forms of `torch.max`: over all elements, along a dimension, and of two values.
 
     Along a dimension the result is a pair `(values, indices)` like torch's, with None for the indices.
 

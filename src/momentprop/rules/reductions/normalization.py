@@ -36,13 +36,13 @@ def in_float(*parts: Tensor) -> list[Tensor]:
 
 
 def over_groups(input: Normal, kernel: Kernel, grouping: Grouping, *more: Tensor) -> Normal:
-    """Apply a kernel of the last dimension to the groups that `grouping` puts there, at least in float32."""
+    """Apply a kernel of the last dimension to the groups that `grouping` puts there, in float32 at least."""
     parts = (grouping(part) for part in in_float(input.loc, input.variance, *more))
     return input.of(*along_rows(kernel, *parts, otherwise=partial(differentiable, kernel)))
 
 
 def _along(input: Normal, dim: int, kernel: Kernel, *more: Tensor) -> Normal:
-    """Apply a kernel of the last dimension to another one."""
+    """Apply a kernel of the last dimension to another dimension."""
     value = over_groups(input, kernel, lambda part: part.movedim(dim, -1), *more)
     return value.of(*as_before(input.loc, [part.movedim(-1, dim) for part in value.parts]))
 
@@ -58,7 +58,7 @@ def _normalized(
     centred: bool = True,
     per_channel: bool = False,
 ) -> Normal:
-    """Normalize, and apply weight and bias; `plain` is torch's function of an input, a weight and a bias."""
+    """Normalize and apply weight and bias; `plain` is torch's function of an input, a weight and a bias."""
     with torch.no_grad():
         certain = plain(*(None if part is None else mean_of(part).detach() for part in (input, weight, bias)))
     if not isinstance(input, Independent):
@@ -80,7 +80,7 @@ def _normalized(
 def _in_one_go(
     input: Normal, kernel: Kernel, grouping: Grouping, certain: Tensor, weight: Tensor | None, bias: Tensor | None
 ) -> Normal:
-    """Normalize, and apply plain parameters that each have an element for each unit of a group."""
+    """Normalize and apply plain parameters that have one element for each unit of a group."""
     given = [None if part is None else grouping(part) for part in (weight, bias)]
     parts = in_float(*map(grouping, (input.loc, input.variance, certain)), *(x for x in given if x is not None))
     parts = [part.to(parts[0].dtype) for part in parts]
@@ -109,12 +109,12 @@ def _finished(
 
 
 def _rounded_as(known: Tensor, certain: Tensor, loc: Tensor) -> Tensor:
-    """Where all units are certain, take torch's rounding and our derivatives."""
+    """Where all units are certain, return torch's own result, with our derivatives."""
     return torch.where(known, certain + (loc - loc.detach()), loc)
 
 
 def affine(value: Normal | Tensor, weight: Parameter, bias: Parameter) -> Normal:
-    """Multiply by a weight and add a bias, both independent of the value; any of the three may be plain."""
+    """Multiply by a weight and add a bias, both independent of the value; any of the three can be plain."""
     loc, variance = mean_of(value), variance_of(value)
     if weight is not None:
         loc = loc * mean_of(weight)
@@ -127,7 +127,7 @@ def affine(value: Normal | Tensor, weight: Parameter, bias: Parameter) -> Normal
 
 
 def channels(parameter: Any, ndim: int) -> Parameter:
-    """Return a parameter in a shape that broadcasts over the channels of a batch."""
+    """Return a parameter, shaped to broadcast over the channels of a batch."""
     return None if parameter is None else parameter.reshape([-1] + [1] * (ndim - 2))
 
 
@@ -142,9 +142,9 @@ def layer_norm(
     r"""Moments of $(X_i - \bar X)/\sqrt{S + \epsilon}$ with $S = \frac1n\sum_i(X_i - \bar X)^2$ random.
 
     By quadrature of $E\,Y = \int \frac{e^{-t\epsilon}}{\sqrt{\pi t}}E[C e^{-tS}]dt$ and a similar integral for
-    $E\,Y^2$; the integrands are closed forms. Weight and bias may be random too, independent of the input. The error is
+    $E\,Y^2$; the integrands are closed forms. Weight and bias can be random too, independent of the input. The error is
     larger for groups of four and three units (5e-4) and two (0.1), and where one unit has most of the variance: up to
-    0.1 for groups of less than 16 units, otherwise 0.3.
+    0.1 for groups of fewer than 16 units, otherwise 0.3.
 
     Error: 2e-5 for groups of at least 5 units
     Source: Laplace transform of a quadratic form in normal variables
@@ -198,7 +198,7 @@ def instance_norm(
 ) -> Normal:
     r"""Moments of the normalization of each channel of each instance, as for `layer_norm`, or by running statistics.
 
-    In training, the expected statistics of the instances update the running statistics. The expected variance is the
+    In training, the instances' expected statistics update the running statistics. The expected variance is the
     unbiased variance of the means plus the mean of the variances.
 
     Error: 2e-5 for at least 5 positions; exact for running statistics
@@ -224,8 +224,8 @@ def instance_norm(
 def normalize(input: Normal, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Normal:
     r"""Moments of $X/\max(\lVert X\rVert, \epsilon)$ for the Euclidean norm, as in `rms_norm`.
 
-    For $p = 1$ the norm is assumed lognormal, jointly with the units, which is off by up to 0.25 for vectors of 8
-    units, 0.08 for 32 and 0.03 for 128.
+    For $p = 1$ the rule assumes that the norm is lognormal, jointly with the units, which is off by up to 0.25 for
+    vectors of 8 units, 0.08 for 32 and 0.03 for 128.
 
     Error: 2e-5 for vectors of at least 5 units
     Source: Laplace transform of a quadratic form in normal variables
@@ -248,8 +248,9 @@ def _over_length(mean: Tensor, variance: Tensor, least: float) -> Moments:
 def local_response_norm(input: Normal, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Normal:
     r"""Moments of $X_i/S^\beta$ with $S = k + \frac{\alpha}{m}\sum_j X_j^2$ over a window of $m$ channels.
 
-    This assumes that $S$ is lognormal, and that a unit is normal under the weights $S^{-\beta}$ and $S^{-2\beta}$.
-    Stronger responses are less accurate: 0.03 for $\alpha = 0.01$, 0.15 for 0.1, with deviations of the units up to 4.
+    This assumes that $S$ is lognormal, and that a unit is normal under the weights $S^{-\beta}$ and $S^{-2\beta}$. It
+    is less accurate for stronger responses: 0.03 for $\alpha = 0.01$, 0.15 for 0.1, with deviations of the units up to
+    4.
 
     Error: 0.01 for $\alpha = 10^{-4}$
     Source: moments of the lognormal distribution

@@ -45,7 +45,7 @@ def log_posterior(input: Normal, dim: int, method: str | None = None) -> Tensor:
     if method not in _PAPER:
         raise ValueError(f"unknown method {method!r} for a posterior; choose one of {', '.join([*_KERNELS, *_PAPER])}")
     dtype = torch.promote_types(mean.dtype, torch.float32)
-    absent = mean == -torch.inf  # masked classes: far behind instead, so that no difference of infinities arises
+    absent = mean == -torch.inf  # masked classes: far behind instead, to avoid differences of infinities
     behind = mean.detach().amax(-1, keepdim=True) - 1e3 - 50 * variance.detach().amax(-1, keepdim=True).sqrt()
     mean, variance = torch.where(absent, behind, mean), torch.where(absent, 0.0, variance)
     log_q = _PAPER[method](mean.to(dtype), variance.to(dtype)).to(mean.dtype)
@@ -61,12 +61,12 @@ def _default(input: Normal, classes: int) -> str:
 
 
 def _dim(dim: int | None, input: Normal) -> int:
-    """Return the dimension of the classes, by default the one that torch assumes."""
+    """Return the dimension of the classes, by default the one torch assumes."""
     return dim if dim is not None else 0 if input.ndim in (0, 1, 3) else 1
 
 
 def _converted(op: str, input: Normal, given: Any, dtype: torch.dtype | None) -> Normal:
-    """Convert to the wanted type, which `torch.softmax` takes in the place of the stack level of `F.softmax`."""
+    """Convert to the wanted type, which `torch.softmax` takes where `F.softmax` takes its stack level."""
     wanted = given if isinstance(given, torch.dtype) else dtype
     return converted(op, input, wanted)  # type: ignore[no-any-return]
 
@@ -78,14 +78,15 @@ def softmax(input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: 
     By the race integral, $E\,p_y = \int F_y' \prod_{k\ne y} F_k\,dt$ with $F_k(t) = E\exp(-e^{X_k-t})$, and a similar
     one for $E\,p_y^2$; see `kernels.softmax`. This is the softmax as a deterministic transform; `log_softmax` is the
     class posterior. In float32 the derivative of a variance by an input variance, a difference of second moments, can
-    be off by 4e-3. The scores of a matrix product with a random left factor share its noise; they take the closed form
-    of `kernels.attention`, and the probabilities remember them: see `rules.attention.notes`.
+    be off by 4e-3. The scores of a matrix product with a random left factor share its noise. They take the closed form
+    of `kernels.attention`, and the probabilities remember the scores: see `rules.attention.notes`.
 
-    Error: 1e-6 nats of $E\,p$ and 0.02 of $\sigma'$ for deviations up to 30, whatever the others; 2e-4 nats up to 1000
+    Error: 1e-6 nats of $E\,p$ and 0.02 of $\sigma'$ for deviations up to 30, whatever the other deviations; 2e-4 nats
+    up to 1000
     Source: the Gumbel race; paper, "Connection to argmax"
     """
     given, input = input, _converted("softmax", input, _stacklevel, dtype)
-    if input.ndim == 0 or input.loc.numel() == 0:  # one class is certain, and nothing stays nothing
+    if input.ndim == 0 or input.loc.numel() == 0:  # one class is certain, and an empty value stays empty
         return input.of(torch.softmax(input.loc, _dim(dim, input)), torch.zeros_like(input.variance))
     axis = _dim(dim, input)
     scores = scores_of(given, input.dtype) if axis in (-1, input.ndim - 1) else None
@@ -107,7 +108,7 @@ def softmax(input: Normal, dim: int | None = None, _stacklevel: Any = 3, dtype: 
 def softmin(input: Any, dim: int | None = None, _stacklevel: Any = 3, dtype: torch.dtype | None = None) -> Any:
     r"""Moments of the softmax of the negatives.
 
-    Error: that of `softmax`
+    Error: as `softmax`
     Source: as `softmax`
     """
     return F.softmax(-input, dim, _stacklevel, dtype)
@@ -123,8 +124,8 @@ def log_softmax(
     integral, or `kernels.softmax.fast` beyond 1024 classes. `Logistic` takes the paper's pairwise form, `Fitted` the
     simplified one.
 
-    Error: race 1e-6 nats for deviations up to 30, whatever the others, and 2e-4 up to 1000; fast 2e-3 for variances up
-    to 2 and 0.05 beyond, 1 where variances differ ten thousand times; logistic 0.5; simplified 1
+    Error: race 1e-6 nats for deviations up to 30, whatever the other deviations, and 2e-4 up to 1000; fast 2e-3 for
+    variances up to 2 and 0.05 beyond, 1 where variances differ ten thousand times; logistic 0.5; simplified 1
     Source: the Gumbel race; paper, "Softmax"
     """
     input = _converted("log_softmax", input, _stacklevel, dtype)
@@ -141,7 +142,7 @@ def log_softmax(
 def class_posterior(input: Normal, dim: int = -1, method: PosteriorMethod | None = None) -> Categorical:
     r"""The class posterior $q(y) = E\,\mathrm{softmax}(X)_y$, by the given method.
 
-    Error: that of `log_softmax`
+    Error: as `log_softmax`
     Source: the Gumbel race; paper, "Softmax"
     """
     return Categorical.of(log_posterior(input, dim, method))
@@ -160,7 +161,7 @@ def cross_entropy(
 ) -> Tensor:
     r"""The loss $-\log q(y)$ of the class posterior, a plain tensor, with all the options of torch.
 
-    Error: that of `log_softmax`
+    Error: as `log_softmax`
     Source: paper, "Learning"
     """
     require_plain("cross_entropy", target=target, weight=weight)

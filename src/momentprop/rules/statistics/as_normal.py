@@ -1,4 +1,4 @@
-"""One pixel as a value of independent normal units, for operations whose rule is right for both."""
+"""One pixel as a value of independent normal units, for operations whose rule suits both."""
 
 from typing import Any, NoReturn
 
@@ -14,5 +14,5 @@ def as_normal(op: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def refuse(op: str, why: str) -> NoReturn:
-    """Raise the error for an operation whose result one pixel does not tell."""
+    """Raise the error for an operation whose result does not follow from one pixel."""
     raise MissingRule(f"no Statistics rule for {op!r} {why} at {place()}: one pixel does not tell its result")

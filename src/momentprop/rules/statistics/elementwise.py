@@ -1,9 +1,9 @@
-r"""Rules of `Statistics` for activations: averages over a grid, which take few operations on few elements.
+r"""Rules of `Statistics` for activations: averages over a grid, with few operations on few elements.
 
-The rules of `Normal` are accurate over many orders of magnitude and take hundreds of operations, too many before every
+The rules of `Normal` are accurate over many orders of magnitude but take hundreds of operations, too many for every
 training step. Here $E\,f(X) = \sum_k w_k f(\mu + \sigma z_k)$ with the trapezoidal rule for a standard normal variable.
-It is off by $10^{-3}\sigma$ at most, at kinks. The rectifiers have the textbook's closed form, and functions that jump
-have the rules of `Normal`.
+It is off by $10^{-3}\sigma$ at most, at kinks. The rectifiers use the textbook's closed form, and functions that jump
+use the rules of `Normal`.
 """
 
 import functools
@@ -83,7 +83,7 @@ for _op in (
 
 @elementwise("leaky_relu", on=Statistics)
 def leaky_relu(input: Statistics, negative_slope: float = 0.01, inplace: bool = False) -> Transform:
-    r"""Statistics of $\max(X, \alpha X)$, by those of the rectifier and its covariance $\sigma^2\Phi(a)$ with $X$.
+    r"""Statistics of $\max(X, \alpha X)$, from the rectifier's and its covariance $\sigma^2\Phi(a)$ with $X$.
 
     With $\beta = 1 - \alpha$ they are $\alpha\mu + \beta m$ and
     $\alpha^2\sigma^2 + \beta^2 s^2 + 2\alpha\beta\sigma^2\Phi(a)$.
@@ -116,7 +116,7 @@ def stochastic_binary(
 ) -> Statistics:
     r"""Statistics of a binary unit of noise $Z$: $\mu' = E\,F(X)$ and $\sigma'^2 = \mu'(1-\mu')$.
 
-    The methods of the paper use the rule of `Normal`.
+    The paper's methods use the rule of `Normal`.
 
     Error: 1e-6 for logistic noise and deviations up to 10
     Source: paper, "General Latent Variable Models"; trapezoidal rule

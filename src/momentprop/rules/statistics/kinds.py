@@ -1,8 +1,8 @@
-r"""What each kind of map does to the statistics of a data set: the rules of the kinds on `Statistics`.
+r"""What each kind of map does to the statistics of a data set: the rules of kinds on `Statistics`.
 
-A dimension of one element stands for the examples or for positions, whose number is not known. What acts on every
-element by itself, or along the channels, acts on the pixel as on a `Normal`. What relates positions or examples has no
-meaning for one pixel, unless the operation has a rule of its own here.
+A dimension of one element stands for examples or positions, whose number is unknown. An operation on single elements,
+or along the channels, acts on the pixel as on a `Normal`. One that relates positions or examples has no meaning for one
+pixel, unless it has its own rule here.
 """
 
 from typing import Any, NoReturn
@@ -52,7 +52,7 @@ def mixed(call: Call) -> Any:
 
 @rule(Kind.NOISE, on=Statistics)
 def with_noise(call: Call) -> Any:
-    """Draw for every unit by itself, or along the channels."""
+    """Draw for each unit alone, or along the channels."""
     if call.operation.along is not None:
         _require_channels(call)
     return apply_as(call, Normal)
@@ -60,7 +60,7 @@ def with_noise(call: Call) -> Any:
 
 @rule(Kind.COMPOSITE, on=Statistics)
 def composed(call: Call) -> Any:
-    """Run the operations that the composite is made of, which ask the same questions again."""
+    """Run the composite's operations, which ask the same questions again."""
     if call.operation.positional:
         _relates_positions(call)
     if call.operation.along is not None:
@@ -77,7 +77,7 @@ def lost(call: Call) -> NoReturn:
 
 @rule(Kind.ELEMENTWISE, on=Statistics)
 def transformed(call: Call) -> Any:
-    """Apply a function of each element: by the kernel for one pixel, or that of `Normal`."""
+    """Apply a function of each element: by the kernel for one pixel, or by that of `Normal`."""
     operation, value = call.operation, call.values[0]
     function = operation.transform(call, (*order_of(type(value)), Normal))
     return value.transformed(function)

@@ -1,9 +1,9 @@
 r"""Rules of `Statistics` that mix positions: linear layers, convolutions, pooling and dropout.
 
-The statistics of a channel go over all examples and positions, so that batch and spatial dimensions collapse. The
-elements under a kernel or a window are assumed independent, each with the statistics of its channel. Padding is
-ignored. A value to which a tensor with positions was added has positions of its own. Then the statistics are those of
-the mixture: the mean of the means; the mean of the variances plus the variance of the means.
+A channel's statistics cover all examples and positions, so batch and spatial dimensions collapse. The rules assume that
+the elements under a kernel or a window are independent, each with the statistics of its channel, and ignore padding. A
+value to which a tensor with positions was added has positions of its own. Then the statistics are those of the mixture:
+the mean of the means; the mean of the variances plus the variance of the means.
 """
 
 import math
@@ -22,7 +22,7 @@ from momentprop.values.statistics import TrainingStatistics
 
 
 def channels_of(input: Statistics) -> tuple[Tensor, Tensor]:
-    """Return mean and variance of each channel, of shape (channels,); channels are dimension 1, or the only one."""
+    """Return each channel's mean and variance, of shape (channels,); channels are dimension 1, or the only one."""
     loc, variance = input.loc, input.variance
     if loc.ndim <= 1 or loc.numel() == loc.shape[1]:
         return loc.reshape(-1), variance.reshape(-1)
@@ -31,7 +31,7 @@ def channels_of(input: Statistics) -> tuple[Tensor, Tensor]:
 
 
 def as_pixel(input: Statistics, loc: Tensor, variance: Tensor, dims: int) -> Statistics:
-    """Return the statistics of channels as one example with `dims` spatial dimensions of size one."""
+    """Return channel statistics as one example with `dims` spatial dimensions of size one."""
     shape = [1, -1] + [1] * dims
     return input.of(loc.reshape(shape), variance.reshape(shape))
 
@@ -42,7 +42,7 @@ def _require(op: str, channels: int, wanted: int) -> None:
 
 
 def _applied(weight: Tensor, x: Tensor, bias: Tensor | None, groups: int = 1) -> Tensor:
-    """Multiply the stacked matrices of all groups with their parts of a vector."""
+    """Multiply the stacked matrices of all groups by their parts of a vector."""
     if groups == 1:
         return torch.mv(weight, x) if bias is None else torch.addmv(bias, weight, x)
     result: Tensor = (weight.unflatten(0, (groups, -1)) @ x.reshape(groups, -1, 1)).flatten()
@@ -127,7 +127,7 @@ def _register_transposed(dims: int) -> None:
 def linear(input: Statistics, weight: Tensor, bias: Tensor | None = None) -> Statistics:
     r"""Statistics of a linear layer; if it has more features than there are channels, each channel is repeated.
 
-    A flattened image starts with all positions of its first channel, so every channel is repeated in its place.
+    A flattened image starts with all positions of its first channel, so every channel is repeated in place.
 
     Error: exact for independent positions and channels
     Source: paper, "Dataset Statistics and Analytic Normalization"
@@ -223,7 +223,7 @@ def largest_of(n: int) -> tuple[float, float]:
     return moments[0], moments[1] - moments[0] ** 2
 
 
-# for the usual windows, because compilers trace the function slowly
+# for the usual windows: compilers trace the function slowly
 _LARGEST = {count: largest_of(count) for count in (*range(1, 17), 25, 27, 36, 49, 64, 81, 125)}
 
 for _dims in (1, 2, 3):

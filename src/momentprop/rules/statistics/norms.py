@@ -72,7 +72,7 @@ def group_norm(
 ) -> Statistics:
     r"""Statistics of group normalization, by the statistics of the channels of each group.
 
-    Error: exact where the examples do not differ in them
+    Error: exact where all examples have the same
     Source: law of total variance
     """
     loc, variance = (part.reshape(part.shape[0], num_groups, -1) for part in _wide(input))
@@ -91,7 +91,7 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Statistics:
-    r"""Statistics of instance normalization: each channel gets the mean of its bias, and the variance of its weight.
+    r"""Statistics of instance normalization: each channel's bias is its mean, and its weight gives the variance.
 
     With running statistics, which do not change, it is an affine map.
 
@@ -118,7 +118,7 @@ def layer_norm(
 ) -> Statistics:
     r"""Statistics of layer normalization, by the statistics of all channels together.
 
-    Error: exact where the examples do not differ in them
+    Error: exact where all examples have the same
     Source: law of total variance
     """
     dims = _over_last(input, normalized_shape, "layer_norm")
@@ -131,7 +131,7 @@ def rms_norm(
 ) -> Statistics:
     r"""Statistics of root-mean-square normalization, by $S = \overline{\sigma^2 + \mu^2}$ of all channels together.
 
-    Error: exact where the examples do not differ in it
+    Error: exact where all examples have the same
     Source: law of total variance
     """
     loc, variance = _wide(input)

@@ -1,8 +1,8 @@
-r"""Rules of `Statistics` for shapes, and for operations along a dimension that may be one of positions.
+r"""Rules of `Statistics` for shapes, and for operations along a dimension that can stand for positions.
 
 A dimension of one element stands for an unknown number of examples or positions. An operation that moves elements acts
 on the pixel as on a tensor; a fixed size larger than the pixel repeats it. An operation along such a dimension raises
-an error if its result depends on that number, as a sum or a maximum does.
+an error if its result depends on that number, as for a sum or a maximum.
 """
 
 import math

@@ -26,7 +26,7 @@ _LACKING = {
     "convolution_backward": "a transposed convolution, or of the weights of one,",
     "avg_pool2d_backward": "average pooling with padding",
 }
-"""Backward passes that ONNX has no operations for, and what they are of."""
+"""Backward passes that ONNX has no operations for, and the operations they belong to."""
 
 
 def to_onnx(
@@ -40,13 +40,13 @@ def to_onnx(
         program = momentprop.to_onnx(model, Normal(images, 0.1), "model.onnx")
 
     Args:
-        model: a module in evaluation mode, or what `momentprop.calibrated` gives.
-        x: an example of the input: a value, or a plain tensor for a model that knows its own noise. Its values do not
-            matter. Any number of inputs is taken later.
+        model: a module in evaluation mode, or one from `momentprop.calibrated`.
+        x: an example of the input: a value, or a plain tensor for a model that knows its own noise. Its numbers do not
+            matter. The program takes any number of inputs.
         file: where to write the program.
-        covariance: also follow correlations, and give the covariance of the units of every input. It takes an operation
-            in ONNX for the transpose of every operation of the model; the error names one that lacks it. The program is
-            recorded for one input, and repeated for the others, which must not influence each other.
+        covariance: also follow correlations, and give the covariance of the units of every input. ONNX must have an
+            operation for the transpose of every operation in the model; otherwise the error names one. The program is
+            recorded for one input and repeated for the others, which must not influence each other.
         **options: for `torch.onnx.export`.
     """
     _require_packages()
@@ -62,7 +62,7 @@ def to_onnx(
     how: dict[str, Any] = {"input_names": INPUTS[: len(given)], "output_names": list(_names(outputs))}
     if covariance:
         how["dynamic_shapes"] = {"inputs": tuple({0: "batch"} for _ in given)}
-        given = tuple(torch.cat([part, part])[:2] for part in given)  # an export takes a single one as all there can be
+        given = tuple(torch.cat([part, part])[:2] for part in given)  # an export takes a size of one as constant
     else:
         how["dynamic_shapes"] = {name: {0: "batch"} for name in ("loc", "variance")[: len(given)]}
     with torch.no_grad(), _quiet_exporters():
@@ -79,7 +79,7 @@ def to_onnx(
 
 @contextlib.contextmanager
 def _quiet_exporters() -> Iterator[None]:
-    """Silence what the exporters tell of their own functions, and of packages that nobody needs here."""
+    """Silence the exporters' warnings about their own functions, and about packages that nobody needs here."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
     levels = [logger.level for logger in loggers]
     try:

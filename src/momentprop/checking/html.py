@@ -1,6 +1,6 @@
 """A report as one HTML page: without external files, readable on a phone, on paper, in dark mode, without scripts.
 
-One script of ours sorts tables and tells numbers under the pointer. The policy names its hash, so no other one runs.
+Our one script sorts tables and shows numbers under the pointer. The policy names its hash, so no other script runs.
 """
 
 import base64
@@ -63,7 +63,7 @@ def _header(report: Results) -> Markup:
 
 
 def tiles(report: Results) -> Markup:
-    """The most important figures at the output, in large letters: of the main method, and with correlations."""
+    """The most important figures at the output, in large letters: for the main method, and with correlations."""
     return join([_tiles(report, name) for name in report.methods if name in (report.chief, JOINT)])
 
 
@@ -133,7 +133,7 @@ def output_units(example: Example, methods: Sequence[str]) -> Markup:
 
 
 def pictures(example: Example) -> list[Markup]:
-    """An input as a picture, and once more with its noise."""
+    """An input as a picture, without and with its noise."""
     told = {"without noise": example.picture, "with one draw of its noise": example.noisy}
     return [
         element("img", src=source, alt=f"{example.name} {how}", title=how) for how, source in told.items() if source

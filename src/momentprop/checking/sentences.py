@@ -10,15 +10,15 @@ from momentprop.markdown import code
 
 WORDS = {
     "ap1": "the plain network: one pass, no deviations",
-    "ap2": "means and variances in one pass; takes the units of a layer as independent",
-    "joint": "AP2, and one backward pass for each output: follows what units share, and tells the covariance",
+    "ap2": "means and variances in one pass; treats the units of a layer as independent",
+    "joint": "AP2, and one backward pass for each output: follows what units share, and gives the covariance",
     "linear": "the plain network and its Jacobian (the delta method)",
     "full": "the covariance of all units, for small networks",
     "probes": "AP2 whose inner variances are corrected by 16 probes",
     "ap2-calibrated": "AP2, corrected layer by layer with a few draws of other inputs, once",
-    "joint-calibrated": "joint and calibrated at once",
+    "joint-calibrated": "both joint and calibrated",
 }
-"""What each method is, for somebody who meets it for the first time."""
+"""What each method is, for newcomers."""
 
 
 def summary(report: Results, quote: Callable[[str], str] = str) -> str:

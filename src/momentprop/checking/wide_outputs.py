@@ -22,7 +22,7 @@ class Chosen:
 
 
 def chosen(run: Run, methods: Mapping[str, Compared]) -> Chosen:
-    """The methods that can run on a model; one pass of AP1 tells what its final output is."""
+    """The methods that can run on a model; one pass of AP1 finds its final output."""
     if not any(method.follows for method in methods.values()):
         return Chosen(dict(methods), 1, [])
     output = run.apart().under(functools.partial(propagate, method="ap1"))
@@ -46,7 +46,7 @@ def chosen(run: Run, methods: Mapping[str, Compared]) -> Chosen:
 
 
 def _units(shape: Any, items: int) -> int:
-    """The units of the final output for each input, or all of them if they are not told apart by input."""
+    """The units of the final output for each input, or all of them if they do not belong to single inputs."""
     return int(shape[1:].numel() if shape and shape[0] == items else shape.numel())
 
 
@@ -66,8 +66,8 @@ def _of_one_input(run: Run, output: Sequence[int]) -> list[str]:
     if rows == 1 or (len(output) > 0 and output[0] == rows and not is_vector):
         return []
     return [
-        f"The {rows} rows of the input count as inputs, but the output of shape {tuple(output)} has no row for each: if "
-        "you gave a single input, give it a dimension for the batch, as in `x.unsqueeze(0)`."
+        f"The {rows} rows of the input count as inputs, but the output of shape {tuple(output)} has no row for each: "
+        "if you gave a single input, give it a dimension for the batch, as in `x.unsqueeze(0)`."
     ]
 
 

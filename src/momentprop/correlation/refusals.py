@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from momentprop.torch_compat.modules import BatchNorm
 from momentprop.values import Joint
 
-FACTORIZED = "`covariance=False` for AP2 as in the paper, which takes units as independent"
+FACTORIZED = "`covariance=False` for AP2 as in the paper, which treats units as independent"
 """What remains where correlations cannot be followed."""
 
 

@@ -113,8 +113,8 @@ def propagate(
         covariance: follow correlations between units, so that outputs of `"ap2"` are `Joint` values with a covariance.
             It is computed when you first ask for it, by one backward pass for each unit of an item. By default this
             holds for outputs of at most 128 units per item; larger ones are as with `False`, with a warning. `True`
-            refuses them. `False` is AP2 as in the paper, which treats units as independent. With `"sample"`, `True` gives the
-            covariance of the draws.
+            refuses them. `False` is AP2 as in the paper, which treats units as independent. With `"sample"`, `True`
+            gives the covariance of the draws.
         outputs: the units to follow, as an index of the flattened units of an item; or a linear function of what the
             model returns, such as a sum or the difference of two logits, which is applied inside the pass. Apply other
             functions to the result, which knows how its units depend on each other.

@@ -75,7 +75,7 @@ class Fingerprint:
 
 
 def of_what_lasts(model: Callable[..., Any], passed: Callable[..., Any]) -> Fingerprint:
-    """The fingerprint of a model without its state: without what a pass has changed in `passed`, a copy of the model."""
+    """The fingerprint of a model without its state: without what a pass changed in `passed`, a copy of the model."""
     now = Fingerprint.of(model)
     if not isinstance(model, nn.Module) or not isinstance(passed, nn.Module):
         return now

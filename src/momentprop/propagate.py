@@ -252,7 +252,7 @@ def _type_given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> type[Value]:
         return Normal
     if len(types) > 1:
         names = " and a ".join(each.__name__ for each in types)
-        raise TypeError(f"the model was given a {names}: choose how to run it, as by `method='ap2'`")
+        raise TypeError(f"the model was given a {names}: choose how to run it, for example with `method='ap2'`")
     if issubclass(types[0], Estimate | Categorical):
         raise TypeError(
             f"the {types[0].__name__} is a result and cannot enter a model: write `method='ap2'` to take its mean and "

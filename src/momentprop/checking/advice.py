@@ -37,7 +37,7 @@ def sentences(report: Results, quote: Callable[[str], str] = str) -> list[str]:
 
 def _without_deviations(report: Results, quote: Callable[[str], str]) -> list[str]:
     if report.posterior is None:
-        return ['No method here tells deviations: compare `methods=("ap2", "joint")`.']
+        return ['No method here gives deviations: compare `methods=("ap2", "joint")`.']
     best = min(report.posterior.methods, key=lambda name: _divergence(report, name))
     return [
         f"Use {_how(best, quote)}: its class probabilities are the closest to those of the draws "

@@ -72,7 +72,7 @@ def _tiles(report: Results, name: str) -> Markup:
     draws = [formatting.worth(count, report.samples) for count in (found.worth_mean, found.worth_std)]
     factor, held = formatting.number(found.eps_std), formatting.percent(found.coverage.get("90"))
     told = [
-        (formatting.number(found.eps_mean), "Means", f"standard deviations off, as those of {draws[0]} draws"),
+        (formatting.number(found.eps_mean), "Means", f"standard deviations off, like the means of {draws[0]} draws"),
         (f"×{factor}", "Deviations", f"of the true ones, as good as those of {draws[1]} draws"),
         (held, "Intervals", "of the draws lie in the 90 % intervals"),
         (formatting.number(report.cost[name].measured), "Price", "passes of the plain network"),
@@ -109,9 +109,9 @@ def _described(said: Mapping[str, Markup], kind: str) -> Markup:
 
 
 def _modules(report: Results) -> Markup:
-    charted = [figure(charts.means(report), "Error of the means in standard deviations. Left is better.")]
+    charted = [figure(charts.means(report), "Error of the means in standard deviations. Further left is better.")]
     if any(accuracy.eps_std for module in report.modules.values() for accuracy in module.methods.values()):
-        text = "The standard deviations over those of the draws. 1 is exact, left of it is too small."
+        text = "The standard deviations over those of the draws. 1 is exact; to the left they are too small."
         charted.append(figure(charts.deviations(report), text))
     note = (
         "Modules are in the order they run. Shaded: what an exact method would show, because the draws are finite. "
@@ -121,7 +121,7 @@ def _modules(report: Results) -> Markup:
 
 
 def _outputs(report: Results) -> Markup:
-    note = "Grey: histogram of the draws. A dashed line shows a mean alone, a bell a mean and a deviation."
+    note = "Grey: histogram of the draws. A dashed line is a mean alone, a bell a mean and a deviation."
     shown = [output_units(example, report.methods) for example in report.examples if example.units]
     return section("Output units", note, legend(report.methods, drawn="Monte Carlo"), *shown)
 

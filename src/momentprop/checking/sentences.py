@@ -46,8 +46,8 @@ def _of_means(report: Results, quote: Callable[[str], str]) -> str:
     if name != "ap1" and plain.eps_mean is not None:
         others = f"; those of the plain network (ap1) by {number(plain.eps_mean)}"
     return (
-        f"At the output, the means by {quote(name)} are off by {number(found.eps_mean)} standard deviations, as those "
-        f"of {_draws(found.worth_mean, report)} would be{others}."
+        f"At the output, the means by {quote(name)} are off by {number(found.eps_mean)} standard deviations, "
+        f"about as much as the means of {_draws(found.worth_mean, report)}{others}."
     )
 
 
@@ -84,8 +84,8 @@ def _of_classes(report: Results, quote: Callable[[str], str]) -> str:
     name, found = report.chief, report.posterior.methods
     figure, divergence = best(found[name])
     told = (
-        f"The class probabilities by {quote(name)} are off by {number(divergence)} nats, as those of "
-        f"{_draws(report.posterior.worth[name][figure], report)} would be"
+        f"The class probabilities by {quote(name)} are off by {number(divergence)} nats, about as "
+        f"much as those of {_draws(report.posterior.worth[name][figure], report)}"
     )
     closest = min(found, key=lambda other: best(found[other])[1])
     more = "" if closest == name else f"; the closest, by {quote(closest)}, by {number(best(found[closest])[1])}"

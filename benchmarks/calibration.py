@@ -1,9 +1,9 @@
-"""The cost of calibrated AP2 beside plain AP2, in the CIFAR network: eager and compiled, a batch and one image.
+"""The cost of calibrated AP2 compared with plain AP2, in the CIFAR network: eager and compiled, a batch and one image.
 
     python benchmarks/calibration.py --device cpu --out results/benchmarks
 
-In each round all methods run one after the other, in alternating order, so that other work on the machine affects them
-alike; only ratios within a round are reported. A second run on another device adds to the file of the first.
+In each round all methods run one after the other, in alternating order, so other work on the machine affects them
+alike; only ratios within a round are reported. A second run on another device adds to the first one's file.
 """
 
 import argparse

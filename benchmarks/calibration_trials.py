@@ -1,4 +1,4 @@
-r"""What a calibration may depend on: trials on the CIFAR network, of which `momentprop.calibrate` keeps what pays.
+r"""What a calibration can depend on: trials on the CIFAR network; `momentprop.calibrate` keeps what pays.
 
 Every trial fits, layer by layer and front to back, a prediction of $\log(\sigma^{*2}/\sigma^2)$ from the propagated
 value, and sometimes of $(\mu^* - \mu)/\sigma^*$. A trial is a list of stages; each is fitted to what the ones before it
@@ -132,7 +132,7 @@ def _fit_stages(stages: Sequence[Stage], value: Normal, target: Tensor) -> list[
 
 
 def apply(found: dict[int, Any], i: int, value: Normal) -> Normal:
-    """Correct a value by the predictions of its layer."""
+    """Correct a value with the predictions of its layer."""
     factors, shifts = found[i]
     variance = value.variance
     if factors:

@@ -1,4 +1,4 @@
-"""What `speed.py` lets run: networks with fresh weights, and the ways to run them."""
+"""What `speed.py` runs: networks with fresh weights, and the ways to run them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ VARIANCE = 0.01
 """The variance of every input."""
 
 DRAWS = 32
-"""The number of draws of `sample`, and of those by hand."""
+"""The number of draws, by `sample` and by hand."""
 
 
 def small_mlp() -> nn.Sequential:
@@ -57,7 +57,7 @@ def scene(network: str, batch: int, device: str) -> Scene:
 
 
 def prepare(device: str) -> None:
-    """Let a GPU take TF32 and choose the fastest convolutions, for every contender alike."""
+    """Let a GPU use TF32 and choose the fastest convolutions, for every contender alike."""
     if device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True
@@ -113,7 +113,7 @@ def in_bfloat16(given: Scene) -> dict[str, Run]:
 
 
 def propagated(given: Scene) -> dict[str, Run]:
-    """Return the ways of `propagate` beside the direct call: independent units, the covariance of outputs, probes."""
+    """Return ways of `propagate` to compare with the direct call: independent units, output covariance, probes."""
 
     def covariance(**options: Any) -> Tensor:
         y = propagate(given.model, given.x, input_variance=VARIANCE, covariance=True, **options)

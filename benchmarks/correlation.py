@@ -1,8 +1,8 @@
-"""The cost of following correlations: the covariance of ten outputs, beside AP2 and backward passes.
+"""The cost of following correlations: the covariance of ten outputs, compared with AP2 and backward passes.
 
-One pass gives the means, and one backward pass for each output gives their covariance. So the cost should be that of
-AP2 and of ten backward passes by the inputs. The variants take turns, round by round, so that other work on the machine
-affects all alike. The result is the median over rounds, in passes of the plain network.
+One pass gives the means, and one backward pass for each output gives their covariance. So the cost should equal AP2
+plus ten backward passes to the inputs. The variants take turns, round by round, so other work on the machine affects
+all alike. The result is the median over rounds, in passes of the plain network.
 
     python benchmarks/correlation.py                 # on a GPU, or on the CPU if there is none
     python benchmarks/correlation.py --device cpu --items 8 --rounds 5
@@ -32,7 +32,7 @@ NETWORKS = {
     "CIFAR network": ("cifar-lrelu", (3, 32, 32)),
     "ViT": ("vit", (3, 32, 32)),
 }
-"""Trained networks that are kept in the repository, with the shape of their images."""
+"""Trained networks in the repository, with the shape of their images."""
 
 VARIANCE = 0.01
 OUTPUTS = 10

@@ -1,13 +1,12 @@
-"""What an operation costs beside its arithmetic: Python frames, operations of torch, processor time, on tiny tensors.
+"""What an operation costs besides its arithmetic: Python frames, operations of torch, processor time, on tiny tensors.
 
-On a GPU a small network waits for Python, whatever the GPU is, so that these counts tell its time on any machine.
+On any GPU a small network waits for Python, so these counts predict its time on any machine.
 
     python benchmarks/counts.py                              # this checkout
     python benchmarks/counts.py --beside ../other/src        # and another one, as columns *before*
 
-The table goes to `results/benchmarks/counts.md`. Kernels are built first. A frame is a Python function that is entered,
-torch's own functions included. The processor time is the least of some rounds; it depends on the machine, and counts do
-not.
+The table goes to `results/benchmarks/counts.md`. Kernels are built first. A frame is a call of a Python function,
+including torch's own. The processor time is the least of some rounds; it depends on the machine, and counts do not.
 """
 
 import argparse
@@ -35,7 +34,7 @@ ROUNDS, TURN = 15, 0.02  # seconds of a turn
 
 
 def contenders() -> Iterator[tuple[str, Run, dict[str, Run]]]:
-    """Yield titles with a run of plain torch, and those of the methods beside it."""
+    """Yield titles with a run of plain torch, and the methods' runs."""
     generator = torch.Generator().manual_seed(0)
     weight, bias = (torch.randn(size, generator=generator) for size in ((8, 8, 3, 3), (8,)))
     for name, (function, shape) in OPERATIONS.items():
@@ -84,7 +83,7 @@ def started(run: Run) -> int:
 
 
 def frames(run: Run) -> int:
-    """Return how many Python functions are entered, but for the run itself."""
+    """Return how many Python functions are called, except the run itself."""
     count = 0
 
     def seen(frame: Any, event: str, argument: Any) -> None:
@@ -149,7 +148,7 @@ def elsewhere(source: Path) -> dict[str, dict[str, Any]]:
 
 
 def markdown(found: dict[str, dict[str, Any]], before: dict[str, dict[str, Any]] | None) -> str:
-    """Return the table; with measurements of another checkout, its numbers stand before an arrow."""
+    """Return the table; numbers of another checkout stand before an arrow."""
     rows = []
     for title, methods in found.items():
         for name, now in methods.items():

@@ -1,4 +1,4 @@
-"""What the first call costs: each is made in a process of its own, with an empty cache of compiled code.
+"""What the first call costs: each runs in its own process, with an empty cache of compiled code.
 
     python benchmarks/first_call.py compile AP2 --network ResNet-18 --batch 128 --device cuda
 
@@ -19,7 +19,7 @@ from torch import nn
 from turns import ROOT, Run, wait
 
 LIMIT = 600
-"""The seconds after which a call is given up."""
+"""The seconds after which a call is abandoned."""
 
 IMPORT = "import time, torch; start = time.process_time(); import momentprop; print(time.process_time() - start)"
 
@@ -56,7 +56,7 @@ def first_call(kind: str, contender: str, network: str, batch: int, device: str)
 
 
 def import_seconds(times: int) -> list[float]:
-    """Return the processor's seconds of `import momentprop` in new processes, after `import torch`.
+    """Return the processor seconds of `import momentprop` in new processes, after `import torch`.
 
     Python finds the bytecode there, as after `pip install`.
     """
@@ -66,7 +66,7 @@ def import_seconds(times: int) -> list[float]:
 
 
 def _output(command: list[str], environment: dict[str, str] | None = None) -> float:
-    """Return the number that a command prints last; it finds the modules that this process finds."""
+    """Return the last number that a command prints; it finds the same modules as this process."""
     paths = [str(ROOT / "src"), str(ROOT / "experiments" / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     given = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(environment or {})}
     done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=LIMIT, check=False)

@@ -1,7 +1,7 @@
-"""The picture and the table on the front page: what trained networks show, and at what price.
+"""The picture and the table on the front page: errors and prices in trained networks.
 
-Errors are those of `momentprop paper correlation`, as `results/paper/correlation.json` has them. Prices are measured
-here, in passes of the plain network: contenders take turns, each on a batch of 16.
+Errors come from `momentprop paper correlation`, from `results/paper/correlation.json`. Prices are measured here, in
+passes of the plain network: contenders take turns, each on a batch of 16.
 
     python benchmarks/front.py             # measure prices, draw the picture, and write the table into README.md
     python benchmarks/front.py --no-prices # with the prices that were measured before
@@ -55,14 +55,14 @@ METHODS = {
 RESULTS, README = ROOT / "results", ROOT / "README.md"
 BATCH, VARIANCE, DIGIT = 16, 0.1, 104  # the digit is that of the paper's first figure
 SHOWN = (5, 9)  # its likely classes
-_FAR = 0.4  # the error of a deviation, on a logarithmic scale, from which on its ratio to the truth says more
+_FAR = 0.4  # the error of a deviation, on a logarithmic scale, above which its ratio to the truth says more
 _MARKED = re.compile(r"(<!-- trained networks -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main() -> None:
     """Measure, draw, and write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--no-prices", action="store_true", help="take the prices that were measured before")
+    parser.add_argument("--no-prices", action="store_true", help="use the prices that were measured before")
     if not parser.parse_args().no_prices:
         programs.set_mode("wait")
         found: dict[str, Any] = {**about(), "prices": {}}
@@ -138,7 +138,7 @@ def _short(x: float) -> str:
 
 @dataclass(frozen=True)
 class Told:
-    """What one method tells of a digit: by how much the second class leads, and the probability of each."""
+    """What one method says about a digit: by how much the second class leads, and the probability of each."""
 
     lead: float
     stddev: float | None
@@ -185,7 +185,7 @@ SHADES = ("0.62", "0.85")  # of the classes
 
 
 def _leads(axis: "Axes", leads: Tensor, told: dict[str, Told]) -> None:
-    """The histogram of the leads, split where the winner changes, and what each method says of them."""
+    """The histogram of the leads, split where the winner changes, and what each method says about them."""
     low, high = SHOWN
     lowest, highest = leads.min().item(), leads.max().item()
     step = highest / 35

@@ -3,7 +3,7 @@
 The step is that of `momentprop train`, on random images. Standard training has no noise; AP2 propagates dropout of 0.2.
 A fourth variant replaces each normalization by a learned scale and shift: the cost of analytic normalization beyond
 that is the pass of statistics. That pass is also timed alone, with its gradients. The variants take turns, round by
-round, so that other work on the machine affects all alike. The result is the median over rounds, relative to the step
+round, so other work on the machine affects all alike. The result is the median over rounds, relative to the step
 without normalization.
 
     python benchmarks/normalization.py            # on a GPU, or on the CPU if there is none
@@ -132,8 +132,8 @@ def measure(method: str, mode: str, options: argparse.Namespace) -> dict[str, An
 def taken_in_turns(steps: Mapping[str, Callable[[], None]], options: argparse.Namespace) -> list[dict[str, float]]:
     """Return the seconds of every step, for each round.
 
-    The steps share the compiler's memory of one function, which has few places: one that found none would run eagerly,
-    and is an error instead.
+    The steps share the compiler's cache for one function, which has few entries: a step that found none free would run
+    eagerly, so this is an error.
     """
     torch.compiler.reset()
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):

@@ -1,4 +1,4 @@
-"""The peak memory of a run: all that a GPU holds at once, or on a CPU all that the run itself allocates at once."""
+"""The peak memory of a run: the most that a GPU holds, or on a CPU the most that the run itself allocates."""
 
 import gc
 import itertools
@@ -9,7 +9,7 @@ from turns import Run, wait
 
 
 def peak(run: Run, device: str) -> int:
-    """Return the largest number of bytes at once, after a run that warms up."""
+    """Return the peak number of bytes, after a run that warms up."""
     run()
     gc.collect()
     return _on_gpu(run) if device == "cuda" else _on_cpu(run)
@@ -25,7 +25,7 @@ def _on_gpu(run: Run) -> int:
 
 
 def _on_cpu(run: Run) -> int:
-    """Add up what torch's allocator notes, in the order of time; what is freed of earlier runs is not below zero."""
+    """Add up what torch's allocator notes, in order; memory freed from earlier runs does not count below zero."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
         run()
     assert found.profiler is not None

@@ -1,6 +1,6 @@
 """What `peers.py` compares: the library, packages that others wrote, and what a user would write by hand.
 
-A contender is made of a model and of inputs to fit with, and takes a batch of inputs to an `Answer`. Each input has the
+A contender is made from a model and inputs to fit to, and maps a batch of inputs to an `Answer`. Each input has the
 variance `VARIANCE`. A package that is missing raises an `ImportError` when its contender is made.
 """
 
@@ -19,7 +19,7 @@ VARIANCE = 0.25
 
 
 LARGEST_BATCH = 8192
-"""The most inputs of a batch of draws: more would not fit into the memory of a small machine."""
+"""The most inputs in a batch of draws: more would not fit into the memory of a small machine."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def joint(model: nn.Sequential, _: Tensor) -> Solver:
 
 
 def draws(count: int) -> Maker:
-    """Draws by hand, as one batch, or as few."""
+    """Draws by hand, in one batch, or in few."""
 
     def make(model: nn.Sequential, _: Tensor) -> Solver:
         def solve(x: Tensor) -> Answer:
@@ -123,7 +123,7 @@ def jacobian(model: nn.Sequential, _: Tensor) -> Solver:
 
 
 def torch_adf(mode: str) -> Maker:
-    """The package torch-adf, which has layers of its own: the weights are copied into them."""
+    """The package torch-adf, which has its own layers: the weights are copied into them."""
 
     def make(model: nn.Sequential, _: Tensor) -> Solver:
         from torchadf import nn as layers
@@ -171,7 +171,7 @@ def distprop(model: nn.Sequential, _: Tensor) -> Solver:
 def pytagi(model: nn.Sequential, _: Tensor) -> Solver:
     """The package pytagi, in C++, with its moments of the ReLU (`MixtureReLU`) and certain weights.
 
-    Each size of a batch has a network of its own: one that is given a larger batch writes beyond its memory.
+    Each batch size has its own network: a network that gets a larger batch writes beyond its memory.
     """
     from pytagi import nn as layers
 

@@ -1,7 +1,7 @@
-"""The library beside its peers: accuracy against time, on the same networks, by the same draws.
+"""The library and its peers: accuracy against time, on the same networks, with the same draws.
 
-The script makes an environment of its own in `build/peers-venv`, with torch and the packages that install there, and
-runs itself inside. What is missing is named in the table, with the reason.
+The script makes its own environment in `build/peers-venv`, with torch and the packages that can be installed, and runs
+itself inside. The table names what is missing, with the reason.
 
     python benchmarks/peers.py            # some minutes to install, some to measure
     python benchmarks/peers.py --quick    # few draws, in this environment: that it runs
@@ -41,7 +41,7 @@ NETWORKS = {"MLP 16-64-64-10": (small_mlp, (16,), 32), "LeNet": (lambda: lenet("
 """The networks with the shape of an input, and the number of inputs for the accuracy."""
 
 PATIENCE = 2.0
-"""A contender that takes more seconds than this does not take turns: its time is that of its first call."""
+"""A contender that takes more seconds than this does not take turns: its first call is timed."""
 
 _NOTES = (
     f"ReLU networks with He's initialization, inputs with variance {VARIANCE}. `eps_mean` is the average error of the "
@@ -51,7 +51,7 @@ _NOTES = (
 
 
 def main() -> None:
-    """Measure in an environment of its own, and write the table and the figure."""
+    """Measure in a separate environment, and write the table and the figure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few draws, in this environment")
     parser.add_argument("--inside", action="store_true", help="measure in this environment; install nothing")
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def environment() -> Path:
-    """Return the Python of the peers' environment, which is made when first asked for."""
+    """Return the Python of the peers' environment, which is made when first needed."""
     folder = ROOT / "build" / "peers-venv"
     python = folder / "bin" / "python"
     if (folder / "ready").exists():
@@ -99,7 +99,7 @@ def save(out: Path, data: dict[str, Any]) -> None:
 
 @torch.no_grad()
 def measure(network: str, quick: bool = False) -> dict[str, Any]:
-    """Return errors and times of all contenders; of one that is missing, the reason."""
+    """Return errors and times of all contenders; for a missing one, the reason."""
     make, shape, items = NETWORKS[network]
     torch.manual_seed(0)
     model = he_initialized(make()).eval().requires_grad_(False)
@@ -149,7 +149,7 @@ def drawn_truth(model: nn.Module, x: Tensor, count: int, chunk: int = 500) -> An
     """Return mean, variance and class posterior of many draws, in float64."""
     generator = torch.Generator().manual_seed(1)
     total, squares, posterior = (torch.zeros(()) for _ in range(3))
-    centre = model(x)  # sums of what is left have no cancellation
+    centre = model(x)  # sums of the remainders do not cancel
     for _ in range(count // chunk):
         noise = torch.randn(chunk, *x.shape, generator=generator)
         y = model((x + VARIANCE**0.5 * noise).flatten(0, 1)).unflatten(0, (chunk, len(x)))
@@ -219,7 +219,7 @@ def _cells(found: dict[str, Any], keys: list[str]) -> list[str]:
 
 
 def plot(figure: "Figure", data: dict[str, Any]) -> None:
-    """Draw error of the mean against time; a line joins what nothing beats in both."""
+    """Draw error of the mean against time; a line joins contenders that nothing beats in both."""
     networks = data["networks"]
     grid = figure.subplots(len(networks), 2, squeeze=False)
     for axes, (network, found) in zip(grid, networks.items(), strict=True):

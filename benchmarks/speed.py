@@ -1,7 +1,7 @@
 """How fast every mode is: times as ratios to the plain network in the same mode and precision, beside the targets.
 
-Contenders take turns, round by round, so that other work on the machine affects all alike. The result is the median
-over rounds of the ratio within a round. On a GPU, TF32 and cuDNN's choice of algorithms are on for all.
+Contenders take turns, round by round, so other work on the machine affects all alike. The result is the median over
+rounds of the ratio within a round. On a GPU, TF32 and cuDNN's choice of algorithms are on for all.
 
     python benchmarks/speed.py --device cuda                      # all groups: about half an hour
     python benchmarks/speed.py --device cpu --only forward tiny   # some groups
@@ -9,7 +9,7 @@ over rounds of the ratio within a round. On a GPU, TF32 and cuDNN's choice of al
     python benchmarks/speed.py --scale                            # time against depth, width, batch, classes, tokens
     MOMENTPROP_KERNELS=eager python benchmarks/speed.py --only forward --out build/formulas    # without built kernels
 
-Every group is kept as soon as it is measured, in `results/benchmarks/speed.json` beside those of other devices, and the
+Every group is saved as soon as it is measured, in `results/benchmarks/speed.json` with those of other devices, and the
 table in `speed.md`. `--quick` writes to `build/benchmarks` instead.
 """
 
@@ -58,7 +58,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--quick", action="store_true", help="tiny batches and few rounds, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="tiny batches and few rounds, to check that it runs")
     parser.add_argument("--scale", action="store_true", help="measure how times grow, instead of the table")
     parser.add_argument(
         "--draw", action="store_true", help="with `--scale`: draw what is measured, and measure nothing"
@@ -102,7 +102,7 @@ def markdown(data: dict[str, Any]) -> str:
 
 
 def versions(found: dict[str, Any]) -> str:
-    """Return what was measured with, in a line."""
+    """Return versions and machine of the measurement, in a line."""
     return (
         f"torch {found['torch']}, Python {found['python']}, momentprop at {found['commit']}, "
         f"{found['processor']}, {found['threads']} threads"

@@ -46,13 +46,13 @@ FORWARD: dict[str, list[tuple[str, int, Target, Target]]] = {
 """Networks and batches by device, with the targets of a forward pass and of a forward and backward pass."""
 
 DRAWN = {"cuda": ("CIFAR",), "cpu": ("LeNet",)}
-"""The networks of which draws are made."""
+"""The networks to draw from."""
 
 SMALL = ("MLP", "LeNet")
 """The networks that `--quick` takes."""
 
 LARGE = {"cuda": 128, "cpu": 32}
-"""The batch of the CIFAR network where methods of the library are compared."""
+"""The batch of the CIFAR network for comparing the library's methods."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +105,7 @@ def ap1(given: Setting) -> Cases:
 
 
 def methods(given: Setting) -> Cases:
-    """The calls of `propagate` over AP2 by `model(Normal(x, v))`, which take turns."""
+    """The calls of `propagate` over AP2 by `model(Normal(x, v))`."""
     (network,), batch = given.networks("CIFAR"), given.batch(LARGE[given.device])
     targets = {"propagate": 1.1, "joint": 7.0, "probes": 12.0} if given.device == "cuda" else {"propagate": 1.1}
     titles = {
@@ -125,7 +125,7 @@ def methods(given: Setting) -> Cases:
 
 
 def rough_variances(given: Setting) -> Cases:
-    """AP2 with variances in bfloat16 over AP2, and how far that moves the deviations."""
+    """AP2 with variances in bfloat16 over AP2, and how far that changes the deviations."""
     batch = given.batch(LARGE[given.device])
     for network in given.networks("LeNet", "CIFAR", "ResNet-18", "ViT"):
         yield (
@@ -266,7 +266,7 @@ def _compared(
 def _first(
     given: Setting, kind: str, pair: tuple[str, str], network: str, batch: int, target: Target, count: int
 ) -> Case:
-    """Compare first calls, each in a process of its own."""
+    """Compare first calls, each in its own process."""
     found: dict[str, list[float]] = {name: [] for name in pair}
     for _ in range(1 if given.quick else count):
         for name in pair:
@@ -289,7 +289,7 @@ def _encoder() -> Case:
 def _peaks(given: Setting, network: str, batch: int, contenders: Callable[..., dict[str, Any]], target: Target) -> Case:
     found = []
     for name in ("AP2", "plain"):
-        made = scene(network, batch, given.device)  # each has weights of its own
+        made = scene(network, batch, given.device)  # each has its own weights
         found.append(peak(contenders(made)[name], given.device))
     mebibytes = [rounded(size / 2**20) for size in found]
     return {**_quartiles([found[0] / found[1]], target, rounds=1), "mebibytes": mebibytes}

@@ -1,8 +1,8 @@
 """The relative time of a training step: standard, with batch normalization, by AP2, and with analytic normalization.
 
 The paper reports 1, 1.5, 3 and 6. The steps are four of those in `benchmarks/normalization.py`, on the CIFAR-10
-network; AP2 propagates dropout of 0.2. They take turns, round by round, so that other work on the machine affects all
-alike. The result is the median over rounds, relative to the standard step.
+network; AP2 propagates dropout of 0.2. They take turns, round by round, so other work on the machine affects all alike.
+The result is the median over rounds, relative to the standard step.
 
     python benchmarks/training_step.py            # on a GPU, or on the CPU if there is none
     python benchmarks/training_step.py --device cpu --modes eager --rounds 5 --steps 1

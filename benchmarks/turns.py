@@ -1,4 +1,4 @@
-"""What the benchmarks report of contenders that take turns, and what they were measured with."""
+"""What the benchmarks report about contenders that take turns, and how they were measured."""
 
 import platform
 import statistics
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 
 QUICK = Clock(rounds=3, seconds=1.0, turn=0.002, warm_up=1)
-"""A clock that shows that all runs, and little more."""
+"""A clock that only shows that everything runs."""
 
 
 def ratio(rounds: list[dict[str, float]], one: str, other: str) -> dict[str, Any]:

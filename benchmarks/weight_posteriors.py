@@ -1,4 +1,4 @@
-"""What `weights.py` compares: trained classifiers with a posterior over their weights, and ways to predict by it."""
+"""What `weights.py` compares: trained classifiers with a posterior over their weights, and ways to predict with it."""
 
 import functools
 import math
@@ -15,7 +15,7 @@ from momentprop import Joint, propagate, with_weights
 from momentprop.kernels.joint_posterior import posterior
 
 DRAWS = 500
-"""The draws of logits by which the mean entropy of normal logits is estimated."""
+"""The number of draws that estimate the mean entropy of normal logits."""
 
 POINTS = 4096
 """The points of the class probabilities: an error of at most 2e-4 in KL divergence."""
@@ -25,7 +25,7 @@ PRECISIONS = (10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4, 3e4, 1e5)
 
 
 class Answer:
-    """Moments of the logits, and what they say of the classes; given as logits, or as what draws counted."""
+    """Moments of the logits, and what they say about the classes; given as logits, or as what draws counted."""
 
     def __init__(self, logits: Joint | None = None, **counted: Tensor) -> None:
         self.logits = logits
@@ -61,7 +61,7 @@ class Answer:
 
     @property
     def information(self) -> Tensor:
-        """The mutual information of class and weights: what of the entropy is due to the noise of the weights."""
+        """The mutual information of class and weights: the part of the entropy due to the weights' noise."""
         return entropy(self.probabilities) - self.entropy_given
 
 
@@ -136,7 +136,7 @@ def best_posterior(
 ) -> Posterior:
     """Return the posterior with the prior precision that draws find best on held-out images.
 
-    A choice at an end of the list says nothing of what lies beyond, and is refused unless it `may_end` there.
+    A choice at an end of the list says nothing about what lies beyond, and is refused unless it `may_end` there.
     """
     fisher, found = curvature(model, images), []
     for precision in PRECISIONS:

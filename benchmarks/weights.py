@@ -1,15 +1,15 @@
-"""Random weights: classifiers with a diagonal Laplace posterior, predicted by several methods.
+"""Random weights: classifiers with a diagonal Laplace posterior, with predictions by several methods.
 
 A perceptron and a convolutional network are trained on some images of MNIST. Moments and class probabilities are
-compared with many draws of the weights, and the probabilities are put to use: to leave doubtful images to somebody
-else, and to tell garments (Fashion-MNIST) from digits.
+compared with many draws of the weights, and the probabilities are put to use: to leave out doubtful images, and to tell
+garments (Fashion-MNIST) from digits.
 
     momentprop data get mnist fashion-mnist
     python benchmarks/weights.py            # some minutes
     python benchmarks/weights.py --quick    # digits from the package, few draws: that it runs
     python benchmarks/weights.py --draw     # the figure again, from what is measured
 
-The row of laplace-torch takes the package where it is installed. The numbers go to `results/benchmarks/weights.json`,
+The row of laplace-torch needs the package installed. The numbers go to `results/benchmarks/weights.json`,
 the tables to `weights.md` and the figure to `weights.svg`.
 """
 
@@ -102,7 +102,7 @@ def measure(network: str, quick: bool) -> dict[str, Any]:
 
 
 def at_more_noise(posterior: Posterior, training: Tensor, x: Tensor, count: int) -> dict[str, Any]:
-    """Return the errors of moments where the prior has a tenth of the precision: how far the methods go."""
+    """Return the errors of moments at a tenth of the prior precision, to see how far the methods go."""
     wide = laplace_posterior(posterior.model, training, posterior.precision / 10)
     truth = draws(count, wide, seed=1)(x)
     names = ("AP2", "joint", "joint, 16 probes", "delta method", "100 draws")
@@ -111,12 +111,12 @@ def at_more_noise(posterior: Posterior, training: Tensor, x: Tensor, count: int)
 
 
 def _loc(answer: Answer) -> Any:
-    """Have mean and variance computed, if there are any."""
+    """Compute mean and variance, if there are any."""
     return None if answer.logits is None else answer.variance
 
 
 class Images:
-    """What is trained on, what is held out, and what is predicted: digits and garments."""
+    """The data for training, for holding out, and for prediction: digits and garments."""
 
     def __init__(self, quick: bool) -> None:
         train, test = (data.digits(split) for split in ("train", "test"))
@@ -139,7 +139,7 @@ def posterior_of(network: str, images: Images, quick: bool) -> Posterior:
 
 
 def made(posterior: Posterior) -> dict[str, Solver]:
-    """Make all contenders, but for packages that are missing."""
+    """Make all contenders, except missing packages."""
     found: dict[str, Solver] = {}
     for name, make in CONTENDERS.items():
         try:
@@ -163,7 +163,7 @@ def errors(answer: Answer, truth: Answer) -> dict[str, float]:
 
 
 def used(solve: Solver, images: Images) -> dict[str, Any]:
-    """Return what the probabilities are good for: risk by coverage, and garments told from digits."""
+    """Return what the probabilities achieve: risk by coverage, and garments told from digits."""
     digits, garments = (joined([solve(some) for some in x.split(500)]) for x in (images.digits[0], images.garments))
     p, labels = digits.probabilities, images.digits[1]
     wrong = (p.argmax(-1) != labels).double()
@@ -193,7 +193,7 @@ def joined(answers: list[Answer]) -> Answer:
 
 
 def operating(score: Tensor, digits: int) -> tuple[Tensor, Tensor]:
-    """Return for shares of digits that are taken for garments how many of the garments score higher.
+    """Return, for shares of digits mistaken for garments, how many garments score higher.
 
     >>> operating(torch.tensor([0.0, 1.0, 2.0, 3.0]), 2)[1].mean()
     tensor(1., dtype=torch.float64)

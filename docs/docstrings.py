@@ -1,7 +1,7 @@
-"""A griffe extension that makes the library's docstrings, written for a terminal, good Markdown.
+"""A griffe extension that turns the library's docstrings, written for a terminal, into good Markdown.
 
 Examples (`>>> …`) become code blocks, and the fields `Error:` and `Source:` of a rule become paragraphs of their own.
-A name that is both a module and the function in it, as `momentprop.propagate` is, stands for the function.
+A name that is both a module and the function in it, such as `momentprop.propagate`, stands for the function.
 """
 
 import re

@@ -3,8 +3,8 @@
 No page needs JavaScript or the network for its formulas: `pymdownx.arithmatex` marks them, also in docstrings, and
 `on_page_content` replaces each mark by the MathML that latex2mathml makes of it.
 
-Examples are doctests. They are shown as a Python session, and the copy button takes their code alone: what the theme
-copies is the attribute `data-copy`, where there is one.
+Examples are doctests. They appear as a Python session, and the copy button takes only their code: the theme copies the
+attribute `data-copy`, where there is one.
 """
 
 import html
@@ -25,7 +25,7 @@ from momentprop.rules.__main__ import written
 _FORMULA = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">(?:\\\((?P<inline>.*?)\\\)|\\\[(?P<block>.*?)\\\])</(?P=tag)>', re.DOTALL
 )
-_LONG = 60  # from how many characters on a formula in a line may scroll
+_LONG = 60  # the length from which an inline formula may scroll
 _PRIMED = re.compile(r"(?<![_^])(\\[A-Za-z]+|[A-Za-z])('{1,3})")
 _SIGN = re.compile(r"(<mo[^>]*>(?:&#x0003D;|&#x02248;|&#x02264;|&#x02265;|&#x00028;|&#x0002C;)</mo>)<mo>&#x02212;</mo>")
 _BAR = re.compile(r"\\[lr]?vert(?![A-Za-z])(?:\{\})?")
@@ -46,7 +46,7 @@ def on_files(files: Any, /, *, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, /, **_: Any) -> str:
-    """Put what is made from elsewhere in the place of its marker, and mark examples as Python sessions."""
+    """Replace markers by what they stand for, and mark examples as Python sessions."""
     for marker, made in _PLACES.items():
         if marker in markdown:
             markdown = markdown.replace(marker, made())
@@ -91,7 +91,7 @@ def rules_table(rows: Iterable[Any]) -> str:
 
 
 def documented(page: Path) -> list[str]:
-    """Return the full names that a page of the reference documents; a module stands for what is defined in it."""
+    """Return the full names that a reference page documents; a module stands for what it defines."""
     names = []
     for name, options in _DOCUMENTED.findall(page.read_text(encoding="utf-8")):
         names += _members(name) if options else [name]
@@ -99,7 +99,7 @@ def documented(page: Path) -> list[str]:
 
 
 def names_by_topic() -> str:
-    """Return a heading with a table of names and first sentences for every page of the reference but the internals."""
+    """Return a heading and a table of names with first sentences for every reference page but the internals."""
     parts = []
     for name in _TOPIC.findall((_REFERENCE.parents[1] / "mkdocs.yml").read_text(encoding="utf-8")):
         page = _REFERENCE / f"{name}.md"
@@ -127,8 +127,8 @@ def mathml(latex: str, display: str) -> str:
     """Convert a formula, with three repairs of what latex2mathml makes.
 
     A prime stays on the line, because the character is already raised and would be too small as a superscript. The bars
-    of an absolute value are grouped, so that they are set as fences. A minus after a relation, a parenthesis or a comma
-    is a sign, and is set without the space of a difference.
+    of an absolute value are grouped, so they are set as fences. A minus after a relation, a parenthesis or a comma is a
+    sign, and is set without the space of a difference.
     """
     latex = _ABSOLUTE.sub(r"{|\1|}", _BAR.sub("|", latex))
     latex = _PRIMED.sub(lambda found: f"{{{found[1]} {'′″‴'[len(found[2]) - 1]}}}", latex)
@@ -151,7 +151,7 @@ def _cell(text: str) -> str:
 
 
 def _changelog() -> str:
-    """The changelog, whose links are those of the repository's root."""
+    """The changelog, with links that work in the documentation."""
     return (_REFERENCE.parents[1] / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
 
 

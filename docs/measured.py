@@ -1,6 +1,6 @@
 """A build hook that fills the tables of measured numbers: `<!-- measured: NAME -->` becomes the table of that name.
 
-All numbers are those of files in `results/`, which commands of the repository write: `momentprop paper correlation`,
+All numbers come from files in `results/`, written by the repository's commands: `momentprop paper correlation`,
 `python benchmarks/front.py` and `python benchmarks/speed.py`.
 """
 
@@ -43,14 +43,14 @@ METHODS = {
     "probes16": "16 probes",
     "probes64": "64 probes",
 }
-"""The methods that tell a deviation, by their names there."""
+"""The methods that give a deviation, by their names there."""
 
 DEMANDS = (0.2, 0.1, 0.03)  # how far a mean may be off, in deviations, and a deviation, relatively
-_FAR = 0.4  # the error of a deviation, on a logarithmic scale, from which on its ratio to the truth says more
+_FAR = 0.4  # the error of a deviation, on a logarithmic scale, above which its ratio to the truth says more
 
 
 def on_page_markdown(markdown: str, /, **_: Any) -> str:
-    """Put every table in the place of its marker."""
+    """Replace every marker by its table."""
     return _MARKER.sub(lambda found: TABLES[found[1]](), markdown)
 
 
@@ -74,7 +74,7 @@ def prices() -> str:
 
 
 def good_enough() -> str:
-    """The cheapest way, draws included, to means and deviations that meet each demand."""
+    """The cheapest method, including draws, whose means and deviations meet each demand."""
     rows = []
     for name, title in _titles().items():
         best = (_cheapest(name, most) for most in DEMANDS)
@@ -83,7 +83,7 @@ def good_enough() -> str:
 
 
 def devices() -> str:
-    """The time of AP2 in passes of the plain network, on a processor and on a GPU."""
+    """The time of AP2 in passes of the plain network, on a CPU and on a GPU."""
     rows = []
     for device, found in _read("benchmarks/speed.json").items():
         for group, what in (("forward", "forward"), ("backward", "with gradients"), ("repeated", "recorded")):
@@ -114,7 +114,7 @@ def _by_case(cell: Callable[[dict[str, Any]], str], methods: dict[str, str] = ME
 
 
 def _titles() -> dict[str, str]:
-    """The titles of the cases; a dagger marks those that were measured on a processor."""
+    """The titles of the cases; a dagger marks those measured on a CPU."""
     measured = _read("paper/correlation.json")["cases"]
     return {name: title + (" †" if "†" in measured[name]["title"] else "") for name, title in CASES.items()}
 
@@ -149,7 +149,7 @@ def _short(x: float) -> str:
 
 
 def _methods(name: str) -> dict[str, Any]:
-    """What was measured of a case, by method."""
+    """The measurements of a case, by method."""
     return dict(_read("paper/correlation.json")["cases"][name]["methods"])
 
 

@@ -1,7 +1,7 @@
-"""Build hook of the documentation: every notebook in `notebooks/` becomes a page, with the outputs that it has.
+"""Build hook of the documentation: every notebook in `notebooks/` becomes a page, with its outputs.
 
 Its text stays Markdown, its code is highlighted like that of the other pages, and its figures become files. So a page
-needs neither JavaScript nor the network, is found by the search, and follows the theme.
+needs neither JavaScript nor the network, appears in the search, and follows the theme.
 """
 
 import base64

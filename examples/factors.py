@@ -1,8 +1,8 @@
-r"""A new type of value in a page: units with noise of their own, and noise that they share.
+r"""A new type of value in a page: units with their own noise, and noise that they share.
 
 A unit is $X_i = \mu_i + \sqrt{d_i}\,\epsilon_i + \sum_k F_{ki} z_k$ with independent standard normal $\epsilon_i, z_k$.
 The $K$ factors $z_k$ are common to all units: the drift of a sensor, the light of a scene. Linear maps are exact.
-A nonlinear map moves with the slope of its mean; what is left is taken as new noise of each unit.
+A nonlinear map moves with the slope of its mean; the rest counts as new noise of each unit.
 """
 
 from typing import Any
@@ -47,7 +47,7 @@ class Factors(Value):
         return self.loc + self.variance.sqrt() * own + torch.einsum("k,k...->...", shared, self.factors)
 
 
-@rule(Kind.LINEAR, on=Factors)  # and what moves elements, which is a sum of one term
+@rule(Kind.LINEAR, on=Factors)  # and moves of elements, which are sums of one term
 def linear(call: Call) -> Any:
     r"""Take $\mu' = W\mu + b$, $F' = WF$ and $d' = (W \circ W)d$."""
     values, operation = call.values, call.operation
@@ -78,7 +78,7 @@ def bilinear(call: Call) -> Any:
 
 @rule(Kind.ELEMENTWISE, on=Factors)
 def elementwise(call: Call) -> Any:
-    r"""Take the moments of a function of each unit, $F' = sF$ with the slope $s$ of its mean, and $d'$ what is left."""
+    r"""Take the moments of a function of each unit, $F' = sF$ with the slope $s$ of its mean, and $d'$ the rest."""
     x, *others = call.values
     if others:
         raise MissingRule(f"no Factors rule for {call.op!r} with several random arguments at {where()}")
@@ -91,7 +91,7 @@ def elementwise(call: Call) -> Any:
 @rule(Kind.MIXING, on=Factors)
 def mixing(call: Call) -> Any:
     """Take the mean by the rule of `Normal`, $F'$ by its derivative, and $d'$ by that rule without the factors."""
-    if call.operation.updates and call.given("running_mean") is not None:  # it would be run, and update, many times
+    if call.operation.updates and call.given("running_mean") is not None:  # it would run, and update, many times
         raise MissingRule(f"no Factors rule for {call.op!r} at {where()}: it updates running statistics")
 
     def mean(*locs: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def mixing(call: Call) -> Any:
 
 @rule(Kind.NOISE, on=Factors)
 def noise(call: Call) -> Any:
-    """Add the noise of each unit to what is its own; noise that units share has no place there."""
+    """Add the noise of each unit to its own; there is no place for noise that units share."""
     if call.operation.acts(call) and call.operation.shared(call):
         raise MissingRule(f"no Factors rule for {call.op!r} at {where()}: its units share one draw")
     (x,) = call.values

@@ -1,7 +1,7 @@
 r"""A Kalman filter whose dynamics and sensor are networks: prediction and update in a few lines.
 
 The state $x_t = f(x_{t-1}) + w_t$ of a pendulum, its angle and its speed, is seen by a sensor $z_t = g(x_t) + v_t$.
-Both $f$ and $g$ are learned from examples. `propagate` gives what a linear model gives the textbook's filter: the
+Both $f$ and $g$ are learned from examples. `propagate` gives what the textbook filter gets from a linear model: the
 covariance of the output, and its covariance with the input. Nothing is linearized by hand.
 """
 

@@ -1,4 +1,4 @@
-"""Training by AP2 as a module of Lightning, whose trainer gives it batches, devices and checkpoints.
+"""Training by AP2 as a Lightning module, whose trainer handles batches, devices and checkpoints.
 
 Run it with `pip install lightning` as `python examples/lightning_module.py`.
 """

@@ -1,7 +1,7 @@
-"""Training by AP2 in a loop of your own: dropout and noisy inputs without a single draw.
+"""Training by AP2 in your own loop: dropout and noisy inputs without a single draw.
 
 `propagate` runs the model on means and variances, and the losses of `torch.nn.functional` take its output. The loss is
-then the one of the class probabilities under all noise, and its gradient has no noise of its own.
+then that of the class probabilities under all noise, and its gradient has no sampling noise.
 """
 
 import torch
@@ -13,7 +13,7 @@ from momentprop import propagate
 from momentprop.data import digits
 
 NOISE = 0.1
-"""The variance of the noise of every pixel."""
+"""The variance of the noise on every pixel."""
 
 
 def network() -> nn.Sequential:
@@ -41,7 +41,7 @@ def train(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]], epochs: int 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Return how many images are classified right, under the noise of the training."""
+    """Return the share of images that are classified right, under the noise of the training."""
     output = propagate(model.eval(), images, input_variance=NOISE, dropout=True, covariance=False)
     return float((output.loc.argmax(-1) == labels).float().mean())
 

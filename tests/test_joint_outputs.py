@@ -172,7 +172,7 @@ def test_a_function_of_the_outputs_is_applied_inside_the_pass():
 
 def test_too_many_outputs_are_refused_or_left_as_they_are():
     wide = _mlp(5, 200)
-    with pytest.raises(ValueError, match=r"200 units an item.*`outputs=`.*`covariance=False`"):
+    with pytest.raises(ValueError, match=r"200 units per item.*`outputs=`.*`covariance=False`"):
         propagate(wide, X, input_variance=0.1, covariance=True)
     with pytest.warns(CorrelationWarning, match="`outputs=`.*`covariance=False`") as seen:
         y = propagate(wide, X, input_variance=0.1)

@@ -15,7 +15,7 @@ SIZE = (1120, 1560)
 
 
 def main() -> None:
-    """Check a LeNet under noise of its pixels, and photograph the page."""
+    """Check a LeNet under noise on its pixels, and photograph the page."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     assert browser is not None, "needs a Chromium on the PATH"
     case = demo.CASES[0]

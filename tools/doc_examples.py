@@ -1,8 +1,8 @@
-"""Run the examples of README.md and docs/*.md as doctests, without those that need a package that is not installed.
+"""Run the examples of README.md and docs/*.md as doctests, except those that need a missing package.
 
-`python -I tools/doc_examples.py` tries them on the installed package, in an environment with torch alone. An example is
-skipped if it imports a package that is not installed, calls a method that needs one, or uses a name that a skipped
-example would have made. Every skip is printed with its reason.
+`python -I tools/doc_examples.py` runs them with the installed package, in an environment with torch alone. It skips an
+example that imports a package that is not installed, calls a method that needs one, or uses a name that a skipped
+example would have made, and prints every skip with its reason.
 """
 
 import ast
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.FAIL_FAST  # as pytest does
 
-_TORCHS_OWN = (  # warnings that nobody can change, as in conftest.py
+_TORCHS_OWN = (  # warnings that we cannot prevent, as in conftest.py
     "Failed to initialize NumPy",
     r".torch\.jit\.script(_method)?. is deprecated",
     ".*should not be instantiated",
@@ -31,7 +31,7 @@ _METHODS = {"plot": "matplotlib", "to_dataframe": "pandas", "to_onnx": "onnxscri
 
 @dataclass
 class Page:
-    """The examples of a page that can run here, and the reason for each that cannot."""
+    """The examples of a page that can run here, and for each other the reason why not."""
 
     path: Path
     runs: list[doctest.Example] = field(default_factory=list)
@@ -104,7 +104,7 @@ def run(page: Page) -> int:
 
 def main(paths: list[Path]) -> int:
     """Run all pages; return 1 if an example failed."""
-    with warnings.catch_warnings(action="ignore"):  # of torch itself, that there is no numpy
+    with warnings.catch_warnings(action="ignore"):  # torch's own warning that there is no numpy
         import momentprop
     assert "site-packages" in momentprop.__file__, f"momentprop was imported from {momentprop.__file__}"
     sys.path.append(str(ROOT))  # for the package `examples`, which the documentation shows

@@ -1,8 +1,8 @@
-"""Draw the figures of the documentation into `docs/figures`: `python tools/figures.py`, or with the names of some.
+"""Draw the documentation's figures into `docs/figures`: `python tools/figures.py`, for all or the named ones.
 
-All are made of seeds, of the networks in `results/networks` and of the numbers in `results/paper`, and by formulas,
-without built kernels, so that a second call draws the same. `benchmarks/front.py` draws the front page's picture, and
-`momentprop paper` those of the evidence.
+All come from seeds, the networks in `results/networks`, the numbers in `results/paper`, and formulas without built
+kernels, so a second call draws the same. `benchmarks/front.py` draws the front page's picture, and `momentprop paper`
+the figures of the evidence.
 """
 
 import json
@@ -93,7 +93,7 @@ def moments(figure: "Figure") -> None:
 
 
 def independence(figure: "Figure") -> None:
-    """Copies that are taken as independent, and deviations layer by layer in a trained network."""
+    """Copies that are treated as independent, and deviations layer by layer in a trained network."""
     left, right = figure.subplots(1, 2)
     counts = torch.arange(1, 33)
     left.plot(counts, counts, color="black", label="n copies of one noise: the truth")
@@ -214,7 +214,7 @@ def depth(figure: "Figure") -> None:
 
 
 def missing(figure: "Figure") -> None:
-    """Digits of which the lower half is not observed, and the class probabilities."""
+    """Digits whose lower half is not observed, and the class probabilities."""
     model, images = _lenet(60)
     hidden = torch.zeros(28, 28, dtype=torch.bool)
     hidden[14:] = True
@@ -237,7 +237,7 @@ def missing(figure: "Figure") -> None:
 
 
 def _guess(images: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """What the seen pixels say of the hidden ones, by the normal distribution of the training images."""
+    """What the seen pixels say about the hidden ones, by the normal distribution of the training images."""
     _, about = trained_networks.load("lenet-lrelu")
     train = ((digits("train").images - about["mean"][0]) / about["std"][0]).flatten(1)
     mean, covariance = train.mean(0), torch.cov(train.T) + 0.02 * torch.eye(784)

@@ -1,9 +1,9 @@
-"""Execute the notebooks: `run` writes their outputs anew, `check` only tells whether they work.
+"""Execute the notebooks: `run` renews their outputs, `check` only tells whether they work.
 
-`python tools/notebooks.py run` and `python tools/notebooks.py check` take all notebooks, or those that are named, as
-`check quick_start`. A notebook fails if a cell raises an error or writes to the standard error, as every warning does.
-Each runs in a folder of its own that is thrown away. What is written back holds nothing of the machine or the moment,
-so that a notebook changes only if its numbers or figures do.
+`python tools/notebooks.py run` and `python tools/notebooks.py check` take all notebooks, or the named ones, as in
+`check quick_start`. A notebook fails if a cell raises an error or writes to standard error, as every warning does. Each
+runs in its own temporary folder. The saved outputs hold nothing specific to the machine or the time, so a notebook
+changes only if its numbers or figures do.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def executed(path: Path) -> Any:
     """Return the notebook at `path` with the outputs of a fresh kernel; an error of a cell is raised."""
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["IPYTHONDIR"] = folder  # neither the settings nor the history of a person
+        os.environ["IPYTHONDIR"] = folder  # no user's settings or history
         client = NotebookClient(
             notebook,
             timeout=SECONDS,
@@ -47,7 +47,7 @@ def executed(path: Path) -> Any:
 
 
 def tidied(notebook: Any) -> Any:
-    """Return the notebook without what belongs to a machine: versions, names of kernels, bars of what took long."""
+    """Return the notebook without what is specific to a machine: versions, names of kernels, progress bars."""
     notebook.metadata = nbformat.from_dict(METADATA)
     for cell in notebook.cells:
         cell.metadata = nbformat.from_dict({})
@@ -57,14 +57,14 @@ def tidied(notebook: Any) -> Any:
 
 
 def complaints(notebook: Any) -> list[str]:
-    """Return what the cells wrote to the standard error."""
+    """Return what the cells wrote to standard error."""
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     return [output.text for output in outputs if output.output_type == "stream" and output.name == "stderr"]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Execute notebooks, and return 1 if one of them failed."""
-    # One thread and no kernels that are built on the way: the numbers are the same from run to run.
+    # One thread, and no kernels built on the way: the numbers are the same in every run.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("MOMENTPROP_KERNELS", "eager")
     parser = argparse.ArgumentParser(description="Execute the notebooks.")

@@ -1,4 +1,4 @@
-"""Draw `docs/play.png`, the page to play with in Chromium: `python -m tools.play_picture`, after `make page`."""
+"""Draw `docs/play.png`, the page to play with, in Chromium: `python -m tools.play_picture`, after `make page`."""
 
 from page.browser import play
 from page.build import OUT, PAGE

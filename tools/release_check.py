@@ -3,7 +3,7 @@
 On the oldest and the newest supported Python of the machine, each in a clean environment, it builds the wheels from the
 sdists once more and compares them, checks the metadata, compiles every file to bytecode with warnings as errors, and
 then runs `tools/smoke.py` with torch alone, with all extras, and with the experiments, and the examples of README and
-docs. It ends with a list of what ran. Where torch cannot be had the list says so, and `--strict` makes that an error.
+docs. It ends with a list of what ran. If torch is not available, the list says so, and `--strict` makes that an error.
 """
 
 import argparse
@@ -27,8 +27,8 @@ SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
 CONSTRAINTS = ROOT / "constraints.txt"
 OLDEST = tuple(int(part) for part in SETTINGS["requires-python"].removeprefix(">=").split("."))
 EXTRAS = [name for name in SETTINGS["optional-dependencies"] if name not in ("test", "docs", "dev")]
-ASKED_FOR = (*(f"momentprop[{extra}]" for extra in EXTRAS), "onnx", "onnxscript")  # by messages, to install beside it
-IN_A_CLONE = (".", *(f".[{extra}]" for extra in EXTRAS), ". ./experiments")  # by the documentation
+ASKED_FOR = (*(f"momentprop[{extra}]" for extra in EXTRAS), "onnx", "onnxscript")  # in messages, to install beside it
+IN_A_CLONE = (".", *(f".[{extra}]" for extra in EXTRAS), ". ./experiments")  # in the documentation
 
 
 class Trial:
@@ -43,11 +43,11 @@ class Trial:
         _run(str(python), "-m", "venv", str(self.folder))
 
     def install(self, *what: str) -> None:
-        """Install packages, of the versions in `constraints.txt`."""
+        """Install packages, in the versions of `constraints.txt`."""
         self.pip("install", "--quiet", "-c", str(CONSTRAINTS), *what)
 
     def pip(self, *arguments: str) -> str:
-        """Run pip; packages that it builds are built with the pinned tools too."""
+        """Run pip, which also builds packages with the pinned tools."""
         return self.run("-m", "pip", *arguments, PIP_CONSTRAINT=str(CONSTRAINTS))
 
     def run(self, *arguments: str, folder: Path | None = None, **environment: str) -> str:
@@ -66,12 +66,12 @@ class Trial:
 
 
 def main() -> int:
-    """Try every Python; return 1 if none ran with torch, or if one did without it under `--strict`."""
+    """Try every Python; return 1 if none had torch or, under `--strict`, if one had none."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", action="append", type=Path, help="try this one, and not those of the machine")
+    parser.add_argument("--python", action="append", type=Path, help="try this one instead of the machine's")
     parser.add_argument("--brief", action="store_true", help="try the wheel only, with torch alone and as a command")
-    parser.add_argument("--cuda", action="store_true", help="install torch also where it brings gigabytes of CUDA")
-    parser.add_argument("--strict", action="store_true", help="fail if a Python had to do without torch")
+    parser.add_argument("--cuda", action="store_true", help="install torch even if it brings gigabytes of CUDA")
+    parser.add_argument("--strict", action="store_true", help="fail if a Python had no torch")
     chosen = parser.parse_args()
     started, trials, lacking = time.monotonic(), [], 0
     pythons = chosen.python or _oldest_and_newest()
@@ -184,7 +184,7 @@ def _wheels() -> tuple[Path, Path]:
 
 
 def _oldest_and_newest() -> list[Path]:
-    """The oldest and the newest supported Python on PATH, among pyenv's and the one that runs this."""
+    """The oldest and the newest supported Python on PATH, among pyenv's, or the one that runs this."""
     found = {_version(python): python for python in _pythons()}
     supported = sorted(version for version in found if version >= OLDEST)
     assert supported, f"there is no Python {'.'.join(map(str, OLDEST))} or newer"

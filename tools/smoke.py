@@ -1,8 +1,8 @@
 """Check that an installed wheel works: `python -I tools/smoke.py` imports only the installed package.
 
-It tries what needs torch alone, and checks that every other part names the package that it lacks. An option tries what
-was installed since: `--commands` the command line (the extra `cli`), `--extras` figures, data frames and ONNX programs,
-and `--experiments` the commands of the package `momentprop_experiments`.
+It tries what needs only torch, and checks that every other part names its missing package. An option tries what else is
+installed: `--commands` the command line (the extra `cli`), `--extras` figures, data frames and ONNX programs, and
+`--experiments` the commands of the package `momentprop_experiments`.
 """
 
 import argparse
@@ -24,7 +24,7 @@ X = torch.tensor([[1.0, 2.0]])
 
 
 def main() -> None:
-    """Try the installed package, and what the options name."""
+    """Try the installed package, and the parts named by options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option in ("--commands", "--extras", "--experiments"):
         parser.add_argument(option, action="store_true")
@@ -116,7 +116,7 @@ def _name_what_is_missing() -> None:
 
 
 def _complaint(call: Callable[[], object]) -> str:
-    """What a call says that cannot work."""
+    """The message of a call that cannot work."""
     try:
         call()
     except (ImportError, ValueError) as error:

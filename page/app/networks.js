@@ -26,7 +26,7 @@ export async function start(length) {
       return { mean: found.scores.data, probabilities: exp(found.log_probabilities) };
     },
 
-    /** AP2: means and variances of the scores, in one pass that takes units as independent. */
+    /** AP2: means and variances of the scores, in one pass that treats units as independent. */
     ap2: (input) => ap2.run(both(input)),
 
     /** Joint AP2: the covariance of the scores too, by one backward pass for each. */

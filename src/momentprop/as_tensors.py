@@ -17,8 +17,8 @@ class AsTensors(nn.Module):
     >>> model(torch.tensor([0.0, 3.0]), torch.ones(2))
     (tensor([0.3989, 3.0004]), tensor([0.3408, 0.9975]))
 
-    Further arguments go to the model unchanged. `kind` is the type of the input value. The variance is left out for a
-    model that knows its own noise, such as what `momentprop.calibrated` gives.
+    Further arguments go to the model unchanged. `kind` is the type of the input value. Leave out the variance for a
+    model that knows its own noise, such as one that `momentprop.calibrated` returns.
     """
 
     def __init__(self, model: nn.Module, kind: type[Normal] = Normal) -> None:

@@ -1,4 +1,4 @@
-"""Kernels that are built by a compiler: how, when, which, and all of them ahead of time.
+"""Kernels built by a compiler: how, when, which, and all of them ahead of time.
 
 >>> from momentprop import built_kernels
 >>> before = built_kernels.mode()
@@ -44,12 +44,12 @@ __all__ = [
 T = TypeVar("T")
 
 _TYPES = (Normal, Logistic, Fitted)
-_ARGUMENTS: dict[str, tuple[Any, ...]] = {  # of the operations that need some, and of which each asks for a kernel
+_ARGUMENTS: dict[str, tuple[Any, ...]] = {  # for the operations that need some, each of which asks for a kernel
     "clamp": (0.0, 1.0),
     "clamp_max": (1.0,),
     "clamp_min": (0.0,),
     "heaviside": (torch.tensor(0.5),),
-    "pow": (3,),  # a square is an operation of its own
+    "pow": (3,),  # a square is a separate operation
     "prelu": (torch.tensor([0.25]),),
     "threshold": (0.0, 0.0),
 }
@@ -59,7 +59,7 @@ Use = Callable[[torch.dtype, torch.device], object]
 
 
 class Built(NamedTuple):
-    """What `build` has done: how many kernels it built and found, and why others run by their formulas."""
+    """What `build` has done: how many kernels it built and found, and why others run as formulas."""
 
     built: int
     found: int
@@ -79,14 +79,14 @@ def build(
 ) -> Built:
     """Build the kernels of all elementwise operations and of max pooling, forward and backward.
 
-    Those that take constants, as the slope of a leaky ReLU, are built for torch's defaults: others are built when they
-    are first used.
+    Those that take constants, such as the slope of a leaky ReLU, are built for torch's defaults; others are built when
+    first used.
 
     Args:
         dtypes: The types to build for; half precision is computed in float32.
-        device: Where the kernels are to run, `"cpu"` or `"cuda"`.
-        jobs: How many compilers run side by side.
-        progress: Is told how many kernels are done, and of how many.
+        device: Where the kernels will run, `"cpu"` or `"cuda"`.
+        jobs: How many compilers run in parallel.
+        progress: Called with the number of kernels done, and the total.
     """
     device = torch.device(device)
     require(device)
@@ -119,7 +119,7 @@ def require(device: torch.device) -> None:
 
 
 def _run(jobs: Sequence[Callable[[], T]], threads: int, progress: Callable[[int, int], None]) -> list[T]:
-    """Return the results of some jobs, done by several threads."""
+    """Return the results of some jobs, run by several threads."""
     pool = ThreadPoolExecutor(threads)
     try:
         futures = [pool.submit(job) for job in jobs]

@@ -35,7 +35,7 @@ class _LocationScale(Distribution):
         """A draw that is differentiable in `loc` and `scale`."""
         shape = (*sample_shape, *self.batch_shape)
         uniform = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
-        return self.icdf(uniform.clamp(min=torch.finfo(self.loc.dtype).tiny))  # rand may return 0, of quantile -inf
+        return self.icdf(uniform.clamp(min=torch.finfo(self.loc.dtype).tiny))  # rand may return 0, with quantile -inf
 
 
 class LogisticDistribution(_LocationScale):

@@ -35,11 +35,11 @@ class FileError(UserError):
 
 
 class ContentError(UserError):
-    """A file is undamaged, but what it holds makes no sense; the message says what."""
+    """A file is undamaged, but its content makes no sense; the message says why."""
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file atomically: whoever reads it finds the old content or the new one, also after a crash."""
+    """Write a file atomically: readers find the old content or the new, even after a crash."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -55,14 +55,14 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
-    """Remove the temporary files that a killed process has left behind while it wrote files of these names."""
+    """Remove the temporary files that a killed process left behind while writing files of these names."""
     for name in names:
         for path in folder.glob(f".{name}.????????"):  # as `tempfile` names them
             path.unlink(missing_ok=True)
 
 
 def write_tensors(path: Path, state: Mapping[str, Any], tensors: Mapping[str, Tensor], kind: str) -> None:
-    """Write tensors with a state that JSON takes; `kind` says what the file is, for the messages."""
+    """Write tensors with a state that JSON can hold; `kind` says what the file is, for the messages."""
     save = require_safetensors(kind).torch.save
     stored = _apart({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     text = json.dumps(state)
@@ -71,7 +71,7 @@ def write_tensors(path: Path, state: Mapping[str, Any], tensors: Mapping[str, Te
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors of which no two share memory, as tied weights do: safetensors refuses these."""
+    """Return tensors that share no memory: safetensors refuses shared memory, as in tied weights."""
     seen: set[int] = set()
     found = {}
     for name, tensor in tensors.items():
@@ -82,7 +82,7 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_tensors(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read the state and the tensors that `write_tensors` has written, or raise a `FileError` that says what is wrong.
+    """Read the state and the tensors that `write_tensors` wrote, or raise a `FileError` that says what is wrong.
 
     `kind` is for the messages, for example "checkpoint".
     """
@@ -117,7 +117,7 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tenso
 
 @contextlib.contextmanager
 def valid(path: Path, kind: str) -> Iterator[None]:
-    """Inside, a `ContentError` becomes a `FileError` that names the file."""
+    """Turn a `ContentError` raised inside into a `FileError` that names the file."""
     try:
         yield
     except ContentError as error:
@@ -185,7 +185,7 @@ def digest(tensors: Mapping[str, Tensor], text: str) -> str:
 
 
 def sha256(tensor: Tensor) -> str:
-    """Return the SHA-256 of the elements of a tensor, wherever and however they lie in memory."""
+    """Return the SHA-256 of a tensor's elements, whatever its device and memory layout."""
     total = hashlib.sha256()
     _add(total, tensor)
     return total.hexdigest()

@@ -1,4 +1,4 @@
-"""What users give to a call: distributions and covariances in the place of values, flags, keywords for the model."""
+"""What users pass to a call: distributions and covariances instead of values, flags, keywords for the model."""
 
 import difflib
 import inspect
@@ -16,7 +16,7 @@ from momentprop.values.given_distributions import is_correlated
 
 
 def with_values(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Return arguments with values in the place of torch's distributions; one that is given twice remains one.
+    """Return arguments with values instead of torch's distributions; one that is passed twice remains one.
 
     >>> import torch
     >>> with_values([torch.distributions.Laplace(torch.zeros(1), 1.0)], {})[0]
@@ -33,9 +33,9 @@ def with_values(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequenc
 
 
 def as_value(x: Any) -> Any:
-    """Return a distribution as a value: one with a covariance as a `Joint`, others by their moments as a `Normal`.
+    """Return a distribution as a value: a `Joint` if it has a covariance, otherwise a `Normal` with its moments.
 
-    The `Normal` remembers the distribution, so that `method="sample"` draws from it and not from a normal one.
+    The `Normal` remembers the distribution, so `method="sample"` draws from it and not from a normal one.
     """
     if not isinstance(x, Distribution):
         return x
@@ -49,7 +49,7 @@ def as_value(x: Any) -> Any:
 def with_covariance(
     args: Sequence[Any], kwargs: Mapping[str, Any], variance: Any, covariance: Tensor, batch_dim: int | None
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Return the arguments with a `Joint` in the place of the first floating-point tensor."""
+    """Return the arguments with a `Joint` instead of the first floating-point tensor."""
     leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=is_value)
     if variance is not None or any(is_value(leaf) for leaf in leaves):
         raise TypeError(
@@ -64,7 +64,7 @@ def with_covariance(
 
 
 def require_flags(dropout: Any, covariance: Any) -> None:
-    """Refuse a rate of dropout, or any other value, in the place of a flag."""
+    """Refuse a dropout rate, or any other value, where a flag is expected."""
     if not isinstance(dropout, bool):
         raise TypeError(f"`dropout` must be True, to let the model's own dropout act, or False, but is {dropout!r}")
     if covariance is not None and not isinstance(covariance, bool):
@@ -72,7 +72,7 @@ def require_flags(dropout: Any, covariance: Any) -> None:
 
 
 def refuse_unknown(model: Callable[..., Any], kwargs: Mapping[str, Any], caller: Callable[..., Any]) -> None:
-    """Refuse keywords that neither the caller nor the model takes, and name what was perhaps meant."""
+    """Refuse keywords that neither the caller nor the model takes, and suggest the closest name."""
     taken = _keywords(model) if kwargs and not torch.compiler.is_compiling() else None
     if taken is None:
         return
@@ -88,7 +88,7 @@ def _keywords(model: Callable[..., Any]) -> list[str] | None:
     """Return the names of the keywords that a model takes, or None if it may take any."""
     try:
         parameters = inspect.signature(model.forward if isinstance(model, nn.Module) else model).parameters.values()
-    except (TypeError, ValueError):  # a function that is not of Python
+    except (TypeError, ValueError):  # a function not written in Python
         return None
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return None

@@ -32,22 +32,22 @@ from momentprop.values.sources import Sources
 from momentprop.values.structures import mapped
 
 LIMIT = 128
-"""The most units of an item whose covariance is followed: each takes a backward pass."""
+"""The most units per item whose covariance is followed: each takes a backward pass."""
 
 MEMORY = 2**31
-"""The memory, in bytes, for the graph of a pass and its derivatives; a larger batch is run in pieces.
+"""The memory, in bytes, for the graph of a pass and its derivatives; a larger batch runs in pieces.
 
-It is estimated from the results of all operations. On a GPU it is a quarter of the free memory if that is more. Where
-gradients are tracked, the graph is kept whole.
+The need is estimated from the results of all operations. On a GPU the limit is a quarter of the free memory if that is
+more. If gradients are tracked, the graph is kept whole.
 """
 
 KEPT = 2**30
-"""The most bytes for graphs inside kernels, such as that of attention, which else run again in each backward pass."""
+"""The most bytes for graphs inside kernels, such as attention's; larger ones are recomputed in each backward pass."""
 
 PIECE = 2**24
-"""The most bytes, on a CPU, of the probes of one result: larger ones leave the cache, and are fresh memory every time.
+"""The most bytes, on a CPU, for the probes of one result.
 
-A batch whose probes are larger is run in pieces.
+Larger probes leave the cache and take fresh memory every time, so such a batch runs in pieces.
 """
 
 
@@ -83,13 +83,13 @@ class _Passed:
         return means_of(self.output)
 
     def variances(self, group: Group) -> Tensor | None:
-        """Return the variances that AP2 gives to a group of outputs, as (items, units)."""
+        """Return AP2's variances for a group of outputs, as (items, units)."""
         found = [getattr(value, "variance", None) for value in values_of(self.output)]
         return None if None in [found[output.place] for output in group] else rows(group, found)  # type: ignore[arg-type]
 
     @property
     def moving(self) -> list[int]:
-        """The places of the values that move with anything that was born."""
+        """The positions of the values that depend on any noise that was born."""
         return [place for place, loc in enumerate(self.means) if depends_on(loc, self.following.births)]
 
 
@@ -152,7 +152,7 @@ class JointRun:
         return _Passed(mapped(as_normal, output), recorded, following, counting)
 
     def _corrections(self, following: Following | None = None, first: int = 0, probed: bool = True) -> list[Watcher]:
-        """Return the watchers that correct AP2 in a pass that begins with some item."""
+        """Return the watchers that correct AP2 in a pass that starts at some item."""
         corrections = [] if self.corrections is None else [self.corrections]
         if self.wanted.probes and probed:
             seed = self.call.seed or 0
@@ -168,7 +168,7 @@ class JointRun:
     def _in_pieces(self) -> tuple[Any, dict[str, Any]]:
         """Run AP2 on all items for its output, and follow correlations for some items at a time.
 
-        Probes travel in the pieces alone, unless something is recorded, or not all outputs are followed.
+        Probes travel only in the pieces, unless something is recorded, or not all outputs are followed.
         """
         probed, bounds = not self.wanted.probes or bool(self.recording.paths), _bounds(self.call)
         output, recorded = self._uncorrelated(self.call, self.recording, probed)
@@ -194,7 +194,7 @@ class JointRun:
         return self._assembled(output, made, moving), recorded
 
     def _whole(self, bound: int) -> tuple[Any, dict[str, Any]]:
-        """Run the whole batch at once although its tensors are large, because its outputs have no items."""
+        """Run the whole batch in one pass although its tensors are large, because its outputs have no items."""
         try:
             return self._at_once(Bounds(bound))
         except TooLarge as error:
@@ -215,9 +215,9 @@ class JointRun:
         return self.call.piece(self.wanted.batch_dim, start, stop)
 
     def _found(self, wanted: Tensor, group: Group, size: int, probed: bool = True) -> Followed:
-        """Follow correlations for some items at a time, whose means are to be those of the batch.
+        """Follow correlations for some items at a time, and check that their means equal the batch's.
 
-        If these are not `probed`, each piece runs without probes too, to be compared.
+        If the batch was not `probed`, each piece also runs without probes, for this comparison.
         """
         if group[0].dim is None or self.items is None:
             raise ItemsInteract
@@ -237,7 +237,7 @@ class JointRun:
 
     @property
     def _brought(self) -> Sources:
-        """The sources that the inputs bring along, as all items know them."""
+        """The sources that the inputs bring along, as numbered for all items."""
         return brought(self._joints, self.items or 1)
 
     @property
@@ -254,7 +254,7 @@ class JointRun:
     # Outputs
 
     def _groups(self, output: Any, moving: Sequence[int]) -> list[Group]:
-        """Return the outputs whose covariance is followed, and say so where there are too many units."""
+        """Return the outputs whose covariance is followed; warn or refuse if there are too many units."""
         means, chosen = means_of(output), self.wanted.outputs
         if chosen is not None and not callable(chosen) and len(means) != 1:
             raise ValueError(
@@ -285,13 +285,13 @@ class JointRun:
         if units <= LIMIT:
             return True
         message = (
-            f"an output of shape {tuple(loc.shape)} has {units} units an item, and correlations are followed for at "
+            f"an output of shape {tuple(loc.shape)} has {units} units per item, and correlations are followed for at "
             f"most {LIMIT}: choose some by `outputs=`, indices of units or a function of the output"
         )
         if self.wanted.covariance or not issubclass(self.kind, Independent):
             raise ValueError(f"{message}; or write {FACTORIZED}")
         warnings.warn(
-            f"{message}. Its variances are now those of AP2, which takes units as independent, and are often far too "
+            f"{message}. Its variances are now those of AP2, which treats units as independent, and are often far too "
             "small: write `covariance=False` if you mean that",
             CorrelationWarning,
             stacklevel=7,
@@ -299,7 +299,7 @@ class JointRun:
         return False
 
     def _assembled(self, output: Any, made: dict[int, Any], moving: Sequence[int]) -> Any:
-        """Return the output with `Joint` values; one that moves with nothing has noise of its own alone, if any."""
+        """Return the output with `Joint` values; one that depends on no births has only its own noise, if any."""
         joints: dict[int, Any] = {id(value): made.get(place) for place, value in enumerate(values_of(output))}
         for place, value in enumerate(values_of(output)):
             if place not in moving:

@@ -1,4 +1,4 @@
-"""The draws of outputs, kept beside their moments while they are few: a class posterior is more than moments."""
+"""The draws of outputs, kept with their moments while they are few: a class posterior needs more than moments."""
 
 from collections.abc import Callable
 
@@ -13,13 +13,13 @@ LIMIT = 2**24
 
 
 class KeptDraws:
-    """Makes accumulators of moments that keep the draws too, as long as those of all tensors are few together."""
+    """Makes accumulators of moments that also keep the draws, as long as all tensors together have few."""
 
     def __init__(self, samples: int, moments_of: Callable[[Tensor], RunningMoments] | None = None) -> None:
         self.samples, self.moments_of, self.left = samples, moments_of, LIMIT
 
     def __call__(self, draws: Tensor) -> RunningMoments:
-        """Return what accumulates the draws of one tensor, of which some are given, stacked."""
+        """Return an accumulator for the draws of one tensor; the first draws come stacked."""
         moments = RunningMoments() if self.moments_of is None else self.moments_of(draws)
         size = self.samples * draws.shape[1:].numel()
         if size > self.left:

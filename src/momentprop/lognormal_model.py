@@ -16,7 +16,7 @@ LARGEST_VARIATION = 0.2
 
 
 class ModelChangeWarning(UserWarning):
-    """A value was treated as lognormal where that differs visibly from normal."""
+    """A value was treated as lognormal where this differs visibly from normal."""
 
 
 def warn_if_visible(op: str, mean: Tensor, variance: Tensor, *, positive: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def code(name: str) -> str:
-    r"""A name as code, in which Markdown reads no markup, on one line.
+    r"""A name as code, on one line, in which Markdown finds no markup.
 
     >>> code("<b>\n[x](y)`")
     "`<b> [x](y)'`"
@@ -45,5 +45,5 @@ def paragraph(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text that does not end its cell: bars are escaped, and a backslash before one is kept apart from it."""
+    """A text that does not end its cell: bars are escaped, and separated from a backslash before them."""
     return re.sub(r"(\\*)\|", lambda found: found[1] + (" " if found[1] else "") + r"\|", re.sub(r"\s", " ", text))

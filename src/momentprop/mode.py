@@ -1,4 +1,4 @@
-"""The mode that runs while a model is propagated: it sees every torch operation."""
+"""The mode that is active while a model is propagated: it sees every torch operation."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from momentprop.values.conversion import as_type, is_floating, is_value
 
 
 class Propagation(Context):
-    """Makes values of plain tensors that meet noise, and says what happens to operations without a rule."""
+    """Turns plain tensors that meet noise into values, and decides what happens to operations without a rule."""
 
     def __init__(self, kind: type[Value], fallback: Fallback | None = None, watcher: Watcher | None = None) -> None:
         super().__init__()
@@ -29,10 +29,10 @@ class Propagation(Context):
         self.fallback = fallback
         self.watcher = watcher
         self.stand_ins = StandIns(kind)
-        self.made: dict[int, tuple[Any, Any]] = {}  # what became of values of other types, which live on for their ids
+        self.made: dict[int, tuple[Any, Any]] = {}  # what values of other types became; these are kept for their ids
 
     def start(self) -> None:
-        """Begin a pass: no plain tensor has become a value."""
+        """Begin a pass: no plain tensor has become a value yet."""
         self.stand_ins = StandIns(self.kind)
         self.made = {}
 
@@ -65,7 +65,7 @@ class Propagation(Context):
         kwargs: Mapping[str, Any],
         values: Sequence[Any],
     ) -> Any:
-        """Apply an operation with these values among its arguments; `body` is what it does to plain tensors."""
+        """Apply an operation with these values among its arguments; `body` is its effect on plain tensors."""
         name = getattr(function, "__name__", "")
         stand_ins = self.stand_ins
         if name in DRAWS and self.kind is not Sample and not _initializes(args, kwargs):
@@ -95,9 +95,9 @@ class Propagation(Context):
         return result if args is given else as_given(result, given, args)
 
     def _converted(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the arguments with the moments among them, a random weight say, as values of this kind.
+        """Return the arguments with any moments among them, such as a random weight, as values of this kind.
 
-        One that is met twice is drawn once.
+        One that occurs twice is drawn once.
         """
 
         def converted(x: Any) -> Any:
@@ -118,7 +118,7 @@ class Propagation(Context):
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """Apply an operation without a value among its arguments; noise makes a value of the first one."""
+        """Apply an operation without a value among its arguments; noise turns the first one into a value."""
         if name in OPENED:
             with self:
                 return OPENED[name](*args, **kwargs)
@@ -142,12 +142,12 @@ class Propagation(Context):
 
 
 def _initializes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether an operation writes into a parameter: a lazy layer that draws its first weights."""
+    """Return whether an operation writes into a parameter, as when a lazy layer draws its first weights."""
     return any(isinstance(x, nn.Parameter) for x in (*args[:1], *kwargs.values()))
 
 
 def warn_of_draw(source: str, place: str, kind: type[Value]) -> None:
-    """Warn that the model draws random numbers of its own, which only `method="sample"` takes as random."""
+    """Warn that the model draws its own random numbers, which only `method="sample"` treats as random."""
     warnings.warn(
         f"the model draws random numbers by {source!r} at {place}; as a {kind.__name__} they are kept as constants, "
         "and their variance is lost: use a layer that momentprop knows, or method='sample'; "

@@ -1,4 +1,4 @@
-"""A warning for calls in which nothing is random: their variances are zero, which is seldom what was meant."""
+"""A warning for calls in which nothing is random: their variances are zero, which is rarely intended."""
 
 import contextlib
 import contextvars
@@ -16,14 +16,14 @@ _EXPECTED = contextvars.ContextVar("expected", default=False)
 
 
 class NothingRandomWarning(UserWarning):
-    """Nothing is random in a call of `propagate`, so that every variance is zero."""
+    """Nothing is random in a call of `propagate`, so every variance is zero."""
 
     __module__ = "momentprop"  # where users find it
 
 
 @contextlib.contextmanager
 def nothing_may_be_random() -> Iterator[None]:
-    """Expect calls in which nothing is random, as training without noise makes them."""
+    """Expect calls in which nothing is random, as in training without noise."""
     token = _EXPECTED.set(True)
     try:
         yield
@@ -34,7 +34,7 @@ def nothing_may_be_random() -> Iterator[None]:
 def warn_if_nothing_is_random(given: Any, found: Any, dropout: bool, has_random_weights: Callable[[], bool]) -> None:
     """Warn if neither arguments nor weights are values, and no result has a variance.
 
-    What cannot be looked at counts as random.
+    Anything that cannot be inspected counts as random.
     """
     if torch.compiler.is_compiling() or _EXPECTED.get() or any(isinstance(x, Value) for x in leaves_of(given)):
         return
@@ -53,5 +53,5 @@ def warn_if_nothing_is_random(given: Any, found: Any, dropout: bool, has_random_
 
 def _is_random(x: Uncertain) -> bool:
     if isinstance(x, Joint) and x.is_lazy:
-        return True  # it moves with something that is
+        return True  # it depends on something that is
     return not may_look_at(x.variance, True) or bool((x.variance != 0).any())

@@ -34,7 +34,7 @@ Method = Literal["ap1", "ap2", "sample", "full", "linear"]
 Family = Literal["normal", "logistic", "fitted"]
 
 FAMILIES: dict[str, type[Independent]] = {"normal": Normal, "logistic": Logistic, "fitted": Fitted}
-"""The types of values of AP2, by the name of the family."""
+"""The types of AP2's values, by the name of the family."""
 
 
 @leaves_no_trace
@@ -59,7 +59,7 @@ def propagate(
     weights: Weights | None = None,
     **kwargs: Any,
 ) -> Any:
-    r"""Run `model(*args, **kwargs)` by one of some methods and return its output with values in place of tensors.
+    r"""Run `model(*args, **kwargs)` by the chosen method and return its output with values instead of tensors.
 
     >>> import torch, momentprop
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Dropout(0.5))
@@ -86,51 +86,51 @@ def propagate(
     True
 
     Args:
-        model: any module or function. A module is left as it was, but for running statistics and plain tensors that its
-            forward pass assigns in training mode. Threads may share it.
+        model: any module or function. The call leaves a module as it was, except for running statistics and plain
+            tensors that its forward pass assigns in training mode. Threads may share it.
         *args: copies of them go to the model, tensors as well as values. Distributions of torch become values with
             their moments, and a `MultivariateNormal` a `Joint`.
-        method: `"ap1"` propagates means (`Mean`), `"ap2"` means and variances, `"sample"` makes many draws and gives
-            an `Estimate`. By default a value among the arguments keeps its type, and tensors are run by `"ap2"`.
-            `"full"` carries the covariance of all units through the network, for a few hundred units an item;
-            `"linear"` is the delta method: the plain network at the mean, and its Jacobian. Both give a `Joint`.
+        method: `"ap1"` propagates means (`Mean`), `"ap2"` means and variances, `"sample"` makes many draws and gives an
+            `Estimate`. By default a value among the arguments keeps its type, and tensors run by `"ap2"`. `"full"`
+            carries the covariance of all units through the network, for a few hundred units per item; `"linear"` is the
+            delta method: the plain network at the mean, and its Jacobian. Both give a `Joint`.
         family: of `"ap2"`: `"normal"` (the default), `"logistic"` or `"fitted"` values.
         input_variance: the variance of the first floating-point argument, a number or a tensor that broadcasts to it.
-            Refused if an argument is a value already.
-        input_std: instead of it the standard deviation.
-        input_covariance: instead of it the covariance of the flattened features of an item, a matrix for all items or
+            Refused if an argument is already a value.
+        input_std: the standard deviation instead.
+        input_covariance: the covariance of the flattened features of an item instead, a matrix for all items or
             one for each.
-        dropout: let dropout act although the model is in evaluation mode, attention dropout included. Every module but
-            the normalizations is told that it is training.
+        dropout: let dropout act although the model is in evaluation mode, including attention dropout. All modules but
+            the normalizations are in training mode.
         samples: the number of draws of `"sample"`, by default 1000.
-        record: also return a dictionary with copies of the value at every module, or at the modules named. Its keys are
+        record: also return a dictionary with copies of the value at every module, or at the named modules. Its keys are
             the paths of the modules, and `path#2` for the second call of one.
-        calibration: corrections of `"ap2"`, as `momentprop.calibrate` gives them. Refused if a module, a constant or a
+        calibration: corrections for `"ap2"`, from `momentprop.calibrate`. Refused if a module, a constant or a
             weight of the model has changed since; the check reads every weight once.
         fallback: what to do with an operation that has no rule. By default it raises `MissingRule`.
-            `"quadrature"` is for elementwise ones, `"monte_carlo"` for any, `"linearize"` for smooth ones.
+            `"quadrature"` is for elementwise operations, `"monte_carlo"` for any, `"linearize"` for smooth ones.
         seed: makes draws repeatable, and leaves torch's own generators as they were. Probes take 0 by default.
         covariance: follow correlations between units, so that outputs of `"ap2"` are `Joint` values with a covariance.
-            It is computed when it is first asked for, by one backward pass for each unit of an item. By default that is
-            done for outputs of at most 128 units an item; others are those of `False`, with a warning. `True` refuses
-            them. `False` is AP2 as in the paper, which takes units as independent. With `"sample"`, `True` gives the
-            covariance of the draws.
+            It is computed when you first ask for it, by one backward pass for each unit of an item. By default this
+            holds for outputs of at most 128 units per item; larger ones are as with `False`, with a warning. `True`
+            refuses them. `False` is AP2 as in the paper, which treats units as independent. With `"sample"`, `True`
+            gives the covariance of the draws.
         outputs: the units to follow, as an index of the flattened units of an item; or a linear function of what the
-            model returns, such as a sum or the difference of two logits, which is applied inside the pass. Apply others
-            to the result, which knows how its units depend on each other.
-        batch_dim: the dimension of arguments and outputs along which the items lie, which must not influence each
-            other; None if all is one item. An output without it is one item, and so is a vector.
-        probes: a number of random directions that travel beside the values of `"ap2"` and tell how units depend on each
+            model returns, such as a sum or the difference of two logits, which is applied inside the pass. Apply other
+            functions to the result, which knows how its units depend on each other.
+        batch_dim: the dimension of arguments and outputs along which the items lie. Items must not influence
+            each other. None treats everything as one item. An output without it is one item, and so is a vector.
+        probes: a number of random directions that travel with the values of `"ap2"` and show how units depend on each
             other: 16 are good, 64 better. They correct the variances inside the network and so the means, the means of
-            products, attention, normalization and maxima, and the covariance where noise is large. They take as many
-            plain passes, and as much memory for each result. `record` shows what is corrected. Gradients take the
-            corrections as constants.
-        weights: the variances of parameters, by their names, or one for all: see `momentprop.with_weights`.
+            products, attention, normalization and maxima, and the covariance where noise is large. Each takes a plain
+            pass, and the memory of a plain result. `record` shows what is corrected. Gradients treat the corrections
+            as constants.
+        weights: the variances of parameters, by name, or one for all: see `momentprop.with_weights`.
         **kwargs: go to the model.
 
-    Several outputs share their sources if they have at most 128 units an item together, so that their difference is
-    right; otherwise, and if one has items and the other has none, they are taken as independent of each other. A model
-    that is too large for `momentprop.joint_outputs.MEMORY` is run in pieces of the batch.
+    Several outputs share their sources if together they have at most 128 units per item, so their difference is right;
+    otherwise, and if one has items and the other has none, they count as independent of each other. A pass that is too
+    large for `momentprop.joint_outputs.MEMORY` runs in pieces of the batch.
     """
     samples = _number_of_draws(samples, method)
     refuse_unknown(model, kwargs, propagate)
@@ -177,7 +177,7 @@ def propagate(
 
 
 def _number_of_draws(samples: int | None, method: str | None) -> int:
-    """Return the number of draws; refuse one that would go unnoticed, because no method is named."""
+    """Return the number of draws; refuse one that would have no effect because no method is named."""
     if samples is not None and method is None:
         raise ValueError(f"samples={samples} is for draws, but no method is named: write `method='sample'`, too")
     if method == "sample" and samples is not None and samples < 2:
@@ -186,7 +186,7 @@ def _number_of_draws(samples: int | None, method: str | None) -> int:
 
 
 def _follows(method: str | None, covariance: bool | None, kind: type[Value]) -> bool:
-    """Return whether the adjoint follows correlations: by default it does wherever AP2 runs."""
+    """Return whether to follow correlations with the adjoint: by default wherever AP2 runs."""
     if method in ("linear", "full") and covariance is False:
         raise ValueError(f"method={method!r} gives a covariance: leave out `covariance=False`")
     if method in ("full", "sample"):
@@ -230,7 +230,7 @@ def _copied_as_normal(path: str, tree: Any) -> Any:
 
 
 def _type_for(method: str | None, family: str | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> type[Value]:
-    """Return the type of value to run a model with: that of the method, or that of the values it is given."""
+    """Return the type of value to run a model with: the method's, or that of the values among the arguments."""
     if method not in (None, "ap1", "ap2", "sample", "full", "linear"):
         raise ValueError(f"unknown method {method!r}: choose 'ap1', 'ap2' or 'sample', or 'full' or 'linear'")
     if family is not None and family not in FAMILIES:
@@ -252,7 +252,7 @@ def _type_given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> type[Value]:
         return Normal
     if len(types) > 1:
         names = " and a ".join(each.__name__ for each in types)
-        raise TypeError(f"the model was given a {names}: choose how to run it, as by `method='ap2'`")
+        raise TypeError(f"the model was given a {names}: choose how to run it, for example with `method='ap2'`")
     if issubclass(types[0], Estimate | Categorical):
         raise TypeError(
             f"the {types[0].__name__} is a result and cannot enter a model: write `method='ap2'` to take its mean and "
@@ -262,7 +262,7 @@ def _type_given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> type[Value]:
 
 
 def _moments(items: int | None, batch_dim: int | None) -> Callable[[Tensor], RunningMoments]:
-    """Return what accumulates the covariance of draws, which are stacked: over the units of an item."""
+    """Return an accumulator for the covariance of stacked draws over the units of an item."""
 
     def of_items(draws: Tensor) -> RunningMoments:
         shape = draws.shape[1:]
@@ -275,7 +275,7 @@ def _moments(items: int | None, batch_dim: int | None) -> Callable[[Tensor], Run
 class Folds(Batches):
     """Makes the draws of a run as batches, and keeps the first output and what was recorded.
 
-    `tensors_of` takes the tensors from an output and what was recorded, whose draws are stacked; by default all.
+    `tensors_of` picks the tensors whose draws are stacked from an output and what was recorded; by default all.
     """
 
     def __init__(
@@ -287,7 +287,7 @@ class Folds(Batches):
         self.first: Any = None
 
     def make(self, count: int, most: int) -> tuple[Sequence[Tensor], int]:
-        """Return stacked draws and the bytes that they took."""
+        """Return stacked draws and the bytes they took."""
         output, recorded, size = self.run.folded(self.recording, count, most)
         if self.first is None:
             self.first = output, recorded
@@ -305,7 +305,7 @@ def _estimated(
     moments: Callable[[Tensor], RunningMoments] | None,
     folds: Folds | None,
 ) -> Any:
-    """Return the result of many runs, with an `Estimate` in the place of every draw, and what was recorded."""
+    """Return the result of many runs, with an `Estimate` instead of every draw, and what was recorded."""
     kept: list[Any] = []
 
     def draw() -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Randomness that is not torch's: Python's `random`, numpy, and any other source inside a model."""
+"""Randomness from outside torch: Python's `random`, numpy, and any other source inside a model."""
 
 import random
 import sys
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 REPLAYS = 3
-"""How often a draw is made from the same state of torch's generators."""
+"""How often a draw is repeated from the same state of torch's generators."""
 
 DRAWS = frozenset(
     "bernoulli bernoulli_ binomial cauchy_ exponential_ geometric_ gumbel_softmax log_normal_ multinomial normal "
@@ -49,10 +49,10 @@ def torch_states() -> list[Tensor]:
 
 
 def repeated(draw: Callable[[], Sequence[Tensor]], times: int = REPLAYS) -> Sequence[Tensor] | None:
-    """Return a draw that depends on torch's generators alone: it comes out the same when they are wound back.
+    """Return a draw that depends only on torch's generators: it comes out the same from the same state. Otherwise None.
 
-    Otherwise return None. The generators are left as they were. A source that is asked in few draws only may go
-    unnoticed, unless it is Python's or numpy's global generator.
+    The generators are left as they were. A source that few draws use may go unnoticed, unless it is Python's or numpy's
+    global generator.
     """
     others = Foreign()
     found = []
@@ -74,7 +74,7 @@ def are_same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    """Return whether tensors are equal, on a GPU but for the rounding of sums in another order."""
+    """Return whether tensors are equal; on a GPU, up to the rounding of sums in another order."""
     if a.shape != b.shape:
         return False
     if a.device.type == "cpu":

@@ -16,7 +16,7 @@ from momentprop.values.structures import mapped
 
 
 class Recording:
-    """Keeps what `keep` makes of the value at every module, or at the modules named; by default a copy."""
+    """Keeps what `keep` makes of the value at every module, or at the named modules; by default a copy."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Recording:
             calls = sum(bool(re.fullmatch(rf"{re.escape(path)}(#\d+)?", key)) for key in self.values)
             key = f"{path}#{calls + 1}" if calls else path
             values = as_values(output, self.kind)
-            with bare() if self.kind is Sample else contextlib.nullcontext():  # what is kept is no part of the pass
+            with bare() if self.kind is Sample else contextlib.nullcontext():  # keeping a value is not part of the pass
                 self.values[key] = self.keep(key, values)
 
         return keep

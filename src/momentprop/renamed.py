@@ -20,7 +20,7 @@ _MODULES = {  # an old module, and where its public names are now
     "momentprop.values.spread": "momentprop.values",
 }
 
-_NAMES = {  # names that changed besides, or left a module that stays
+_NAMES = {  # names that changed too, or left a module that stays
     "momentprop.check.report.Module": "momentprop.checking.ModuleAccuracy",
     "momentprop.check.report.Posterior": "momentprop.checking.PosteriorAccuracy",
     "momentprop.monte_carlo.Moments": "momentprop.sampling.RunningMoments",

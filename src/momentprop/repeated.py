@@ -61,7 +61,7 @@ class Repeated:
         )
 
     def _is_as_recorded(self) -> bool:
-        """Return whether every module and tensor of the model is the one that was recorded, in the same memory."""
+        """Return whether every module and tensor of the model is the recorded one, in the same memory."""
         return bool(self._members) and all(
             _state(getattr(owner, name, None)) == was for owner, name, was in self._members
         )
@@ -75,7 +75,7 @@ class Repeated:
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UP):
                 self.model(*args, **kwargs)
-                programs.wait()  # what is recorded now is replayed for ever
+                programs.wait()  # what is recorded now is replayed in every later call
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         try:
@@ -91,10 +91,10 @@ def repeated(model: Callable[..., Any]) -> Repeated:
     """Return a function for many passes of a model over arguments of the same shapes.
 
     At small batches a GPU finishes the operations of a pass faster than Python can launch them. So the first pass is
-    recorded as a CUDA graph, and later ones replay it, which launches everything at once. Arguments of another shape,
-    or a model in another mode or with other parameters, are recorded anew; parameters that are changed in place, as an
-    optimizer does, need not be. Where gradients are recorded, on a CPU, and for a model that looks at its data, the
-    model itself runs: call it under `torch.no_grad()`.
+    recorded as a CUDA graph, and later ones replay it, which launches everything together. Arguments of another shape,
+    or a model in another mode or with other parameters, lead to a new recording; parameters that an optimizer changes
+    in place do not. The model itself runs if gradients are recorded, on a CPU, and if it looks at its data: call it
+    under `torch.no_grad()`.
 
     The model is a module, or a function of tensors and values. All other tensors that a function reads must keep
     their memory.
@@ -137,7 +137,7 @@ def _members_of(model: Any) -> list[tuple[Any, str, Any]]:
 
 
 def _state(part: Any) -> Hashable:
-    """Return what a recording depends on: where a tensor lies, and which module in which mode it is."""
+    """Return what a recording depends on: a tensor's memory, or a module and its mode."""
     if isinstance(part, Tensor):
         return part.data_ptr(), part.shape, part.dtype
     return (id(part), part.training) if isinstance(part, nn.Module) else part

@@ -1,4 +1,4 @@
-"""A model made ready for a method: its arguments, what is random in it, and the passes that are run."""
+"""A model prepared for a method: its arguments, what is random in it, and its passes."""
 
 import contextlib
 import dataclasses
@@ -33,7 +33,7 @@ Pass = Callable[[], tuple[Any, dict[str, Any]]]
 
 
 class FoldedPass(NamedTuple):
-    """What a pass with draws in one batch gives: its output, what was recorded, and the bytes of all that was made."""
+    """The result of a pass with draws in one batch: its output, what was recorded, and the bytes of all it made."""
 
     output: Any
     recorded: dict[str, Any]
@@ -51,16 +51,16 @@ class Run:
     dropout: bool = False
     fallback: Any = None
     seed: int | None = None
-    then: Callable[[Any], Any] | None = None  # is applied to the output inside each pass
+    then: Callable[[Any], Any] | None = None  # applied to the output inside each pass
 
     @contextlib.contextmanager
     def by(
         self, kind: type[Value], recording: Recording | None = None, watcher: Watcher | None = None
     ) -> Iterator[Pass]:
-        """Make the model ready to be run with values of a type; inside, a function runs it.
+        """Prepare the model for values of a type, and yield a function that runs it.
 
-        Every pass runs on a replica of the model and on copies of its arguments. So the model and its arguments stay
-        as they were, and no pass sees what another wrote.
+        Every pass runs on a replica of the model and on copies of its arguments, so these stay as they were, and no
+        pass sees what another wrote.
         """
         inputs = _Inputs(self.args, self.kwargs, self.input_variance)
         propagation = Propagation(kind, fallbacks.named(self.fallback), watcher)
@@ -95,10 +95,10 @@ class Run:
             yield run
 
     def folded(self, recording: Recording, count: int, most: int) -> FoldedPass:
-        """Run the model once for a number of draws that lie in one batch; `by` has made it ready.
+        """Run the model once for a number of draws in one batch; `by` has prepared it.
 
-        The draws of the output and of what is recorded are stacked along a new first dimension. The pass is given up if
-        the model may mix draws, or makes more than `most` bytes.
+        The draws of the output and of what is recorded are stacked along a new first dimension. The pass is abandoned
+        if the model may mix draws, or makes more than `most` bytes.
         """
         if self.has_random_weights:
             raise NotFolded("a random weight, which is one for all items")
@@ -120,9 +120,9 @@ class Run:
         return FoldedPass(mapped(draws, output), recorded, fold.bytes)
 
     def _replica(self, kind: type[Value], light: bool = False) -> Replica:
-        """Return the replica for one pass: with dropout that acts, and for a draw with buffers of its own.
+        """Return the replica for one pass: with dropout that acts and, for a draw, its own buffers.
 
-        A `light` one, if nothing of that is needed, shares what can be shared.
+        If neither is needed, a `light` one shares what it can.
         """
         light = light and kind is not Sample and not self.dropout and not self.has_random_weights
         replica = Replica(self.model, light)
@@ -135,14 +135,14 @@ class Run:
         return replica
 
     def apart(self) -> "Run":
-        """Return the run with copies of the model's buffers and of the arguments, so that passes may write to them."""
+        """Return the run with copies of the model's buffers and of the arguments, which passes may write to."""
         replica = Replica(self.model)
         replica.own_buffers(but=_keeps_statistics)
         args, kwargs = pytree.tree_map(copied, (tuple(self.args), dict(self.kwargs)), is_leaf=is_tensor)
         return dataclasses.replace(self, model=replica.model, args=args, kwargs=kwargs)
 
     def settled(self) -> "Run":
-        """Return the run with a value in the place of the argument that `input_variance` makes random."""
+        """Return the run with a value instead of the argument that `input_variance` makes random."""
         inputs = _Inputs(self.args, self.kwargs, self.input_variance)
         args, kwargs = inputs.arranged(inputs.leaves)
         return dataclasses.replace(self, args=args, kwargs=kwargs, input_variance=None)
@@ -155,9 +155,9 @@ class Run:
         return int(first.shape[batch_dim])
 
     def piece(self, batch_dim: int, start: int, stop: int) -> "Run":
-        """Return the run on some of the items: tensors with as many items along a dimension are cut there."""
+        """Return the run on some of the items: tensors with that many items along a dimension are cut there."""
         items = self.items(batch_dim)
-        made: dict[int, Any] = {}  # one that is given twice remains one
+        made: dict[int, Any] = {}  # one that is passed twice remains one
 
         def cut(x: Any) -> Any:
             if not is_tensor(x) or not -x.ndim <= batch_dim < x.ndim or x.shape[batch_dim] != items:
@@ -208,12 +208,12 @@ class Run:
 
     @functools.cached_property
     def modules(self) -> list[nn.Module]:
-        """The modules of the model, which torch takes long to find."""
+        """The modules of the model, which torch is slow to find."""
         return every_module(self.model) if isinstance(self.model, nn.Module) else []
 
     @property
     def has_random_weights(self) -> bool:
-        """Whether values are in the place of parameters."""
+        """Whether some parameters are values."""
         return not torch.compiler.is_compiling() and self._has_values
 
     @functools.cached_property
@@ -222,12 +222,12 @@ class Run:
 
     @functools.cached_property
     def is_of_torch(self) -> bool:
-        """Whether all code of the model is torch's or ours, so that it draws no numbers from elsewhere."""
+        """Whether all code of the model is torch's or ours, so it draws no random numbers from elsewhere."""
         return self.then is None and self.has_modules and are_of_torch(self.modules)
 
     @property
     def may_vectorize(self) -> bool:
-        """Whether draws may be made at once: not where a module in training keeps running statistics."""
+        """Whether several draws may run together: not if a module in training keeps running statistics."""
         return not _keep_running_statistics(self.modules)
 
 
@@ -243,7 +243,7 @@ def _run_folded(
     kwargs: Mapping[str, Any],
     then: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Run a model with draws that lie in one batch, and make sure that it has not met an operation that mixes them."""
+    """Run a model with draws in one batch, and make sure that no operation mixed them."""
     with Folding(fold):
         output = model(*args, **kwargs)
         output = output if then is None else then(output)
@@ -253,7 +253,7 @@ def _run_folded(
 
 
 def _stacked(fold: Fold, x: Any) -> Any:
-    """Return the draws along a new first dimension; of what is no floating-point tensor, the first draw."""
+    """Return the draws along a new first dimension; for anything but a floating-point tensor, the first draw."""
     if isinstance(x, Folded):
         draws = x.unfolded()
     elif isinstance(x, Sample) or is_floating(x):
@@ -276,7 +276,7 @@ def _is_leaf(x: Any) -> bool:
 
 
 def may_vectorize(model: Callable[..., Any]) -> bool:
-    """Return whether draws of a model may be made at once."""
+    """Return whether several draws of a model may run together."""
     return not isinstance(model, nn.Module) or not _keep_running_statistics(model.modules())
 
 
@@ -290,7 +290,7 @@ class _Inputs:
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], variance: Tensor | float | None) -> None:
         leaves: list[Any]
         self.made: Normal | None = None  # the argument that the variance makes random
-        if not kwargs and all(map(_is_leaf, args)):  # as most often: there is nothing to take apart
+        if not kwargs and all(map(_is_leaf, args)):  # the usual case: nothing to take apart
             leaves, self.structure = list(args), None
         else:
             leaves, self.structure = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=is_value)
@@ -311,7 +311,7 @@ class _Inputs:
         return (tuple(leaves), {}) if self.structure is None else pytree.tree_unflatten(leaves, self.structure)
 
     def folded(self, fold: Fold) -> Any:
-        """Return copies of the arguments, with draws in one batch in the places of the values."""
+        """Return copies of the arguments, with draws in one batch instead of the values."""
         copies: dict[int, Any] = {}
         for leaf in self.leaves:
             if id(leaf) not in copies:
@@ -319,7 +319,7 @@ class _Inputs:
         return self.arranged([copies[id(leaf)] for leaf in self.leaves])
 
     def require_unwritten(self) -> None:
-        """Refuse draws of a model that has filled an empty object: the next draw would find it filled."""
+        """Refuse draws of a model that filled an empty object: the next draw would find it filled."""
         for leaf in self.empty:
             if leaves_of(leaf):
                 raise RuntimeError(
@@ -328,7 +328,7 @@ class _Inputs:
                 )
 
     def of_type(self, kind: type[Value], enter: Callable[[Sequence[Any], Sequence[Any]], None]) -> Any:
-        """Return copies of the arguments, with values of this type; one that is given twice remains one."""
+        """Return copies of the arguments, with values of this type; one that is passed twice remains one."""
         copies: dict[int, Any] = {}
         for leaf in self.leaves:
             if id(leaf) not in copies:
@@ -344,7 +344,7 @@ class _Inputs:
 
 
 def _copied(x: Any) -> Any:
-    """Return a copy of an argument that is not a value: of a tensor, or of an object to which a model may write."""
+    """Return a copy of an argument that is not a value: a tensor, or an object that a model may write to."""
     if isinstance(x, Tensor):
         return x.clone()
     if x is None or isinstance(x, CLOSED) or torch.compiler.is_compiling():
@@ -357,12 +357,12 @@ def _keeps_statistics(module: nn.Module) -> bool:
 
 
 def _is_plain(x: Any, seen: Callable[[Any], Any]) -> bool:
-    """Return whether no value is in something, nor a tensor that has become one in the pass."""
+    """Return whether something contains neither a value nor a tensor that has become one in the pass."""
     return not any(is_value(seen(leaf)) for leaf in leaves_of(x))
 
 
 def _let_noise_act(replica: Replica) -> None:
-    """Tell all modules that they are training, but for those that would then take the statistics of the batch."""
+    """Put all modules into training mode, except those that would then use the statistics of the batch."""
     resting = [module for module in replica.modules if not module.training and not isinstance(module, RunningNorm)]
     shared = [module for module in replica.shared if module in resting]
     if shared:
@@ -376,7 +376,7 @@ def _set_training(modules: Sequence[nn.Module], training: bool) -> None:
 
 
 _DRAWING = threading.RLock()
-"""Held by calls that draw: torch's generators are shared by all threads, so a seed works for one call at a time."""
+"""Held by calls that draw: all threads share torch's generators, so a seed works for one call at a time."""
 
 
 @contextlib.contextmanager

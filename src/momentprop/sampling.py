@@ -1,7 +1,7 @@
 r"""Streams of draws and their running moments.
 
-Moments are accumulated in float64 by the pairwise update of central moments, so that neither many draws nor a large
-mean cost digits. No draw is stored.
+Moments are accumulated in float64 by the pairwise update of central moments, so neither many draws nor a large mean
+cost digits. No draw is stored.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from momentprop.values.folded import TooLarge
 __all__ = ["MEMORY", "RunningCovariance", "RunningMoments"]
 
 MEMORY = 2**29
-"""The memory, in bytes, for the tensors of the draws that `vmap` makes at once.
+"""The memory, in bytes, for the tensors of the draws that `vmap` makes together.
 
 On a GPU it is a sixteenth of the free memory if that is more, because many small steps would leave the GPU idle.
 """
@@ -31,10 +31,10 @@ Draw = Callable[[], Sequence[Tensor]]
 
 
 FIRST = 64
-"""The most draws of a first batch, whose size in memory is not yet known."""
+"""The most draws in a first batch, whose size in memory is not yet known."""
 
 GROWTH = 256
-"""The bytes that all results in a model are taken to have for each byte of its arguments, before they are counted."""
+"""The estimate, before counting, of how many bytes the results in a model take per byte of its arguments."""
 
 
 class RunningMoments:
@@ -57,7 +57,7 @@ class RunningMoments:
             self.merge(new)
 
     def merge(self, other: "RunningMoments") -> None:
-        """Add the draws behind other moments, such as those of another process."""
+        """Merge the draws of other moments, such as another process's."""
         n, m = self.count, other.count
         mean, (a2, a3, a4) = other.mean, other.powers
         if n and m:
@@ -79,7 +79,7 @@ class RunningMoments:
         r"""Return mean, unbiased variance and their standard errors.
 
         The error of the variance is $\sqrt{(\mu_4 - \sigma^4(n-3)/(n-1))/n}$, with the fourth central moment $\mu_4$
-        and the biased variance $\sigma^2$ of the draws. With the unbiased one, a fair coin would have no error.
+        and the biased variance $\sigma^2$ of the draws. With the unbiased variance, a fair coin would have no error.
         """
         n = self.count
         second, _, fourth = self.powers
@@ -166,18 +166,18 @@ def stream(
 
 
 class Batches:
-    """Makes draws as one batch, without `vmap`, where a model is known to keep the items of a batch apart."""
+    """Makes draws as one batch, without `vmap`, if a model is known to keep the items of a batch apart."""
 
     def __init__(self, size: int, is_known: bool) -> None:
         self.size = size  # bytes of the arguments
-        self.is_known = is_known  # all code is known to draw by torch's generators alone
+        self.is_known = is_known  # all code is known to draw only from torch's generators
 
     def make(self, count: int, most: int) -> tuple[Sequence[Tensor], int]:
-        """Return stacked draws and the bytes that they took, or raise `NotFolded`."""
+        """Return stacked draws and the bytes they took, or raise `NotFolded`."""
         raise NotImplementedError
 
     def repeat(self) -> bool:
-        """Return whether draws depend on torch's generators alone, and note the bytes of one of them."""
+        """Return whether draws depend only on torch's generators, and note the bytes of one of them."""
 
         def single() -> Sequence[Tensor]:
             draws, size = self.make(1, 0)
@@ -187,7 +187,7 @@ class Batches:
         return repeated(single) is not None
 
     def all(self, samples: int) -> Iterator[tuple[int, Sequence[Tensor]]]:
-        """Make draws within the memory and yield their numbers and the draws, until something speaks against it."""
+        """Make draws within the memory and yield their numbers and the draws, until that turns out to be impossible."""
         done, count = 0, min(samples, FIRST, max(MEMORY // max(GROWTH * self.size, 1), 1))
         while done < samples:
             others = None if self.is_known else Foreign()
@@ -196,7 +196,7 @@ class Batches:
             except TooLarge:
                 count = 1
                 continue
-            except Exception:  # it may be the model's own: then single draws meet it again
+            except Exception:  # it may be the model's own error: then single draws meet it again
                 return
             if others is not None and others.have_drawn:
                 return
@@ -212,10 +212,10 @@ def chunks(
 ) -> Iterator[Sequence[Tensor]]:
     """Make draws and yield some at a time, stacked along a new first dimension.
 
-    If `together` is set, `batches` makes as many draws at once as `MEMORY` allows. Where it cannot, `vmap` does, if
-    torch supports it. It makes Python's and numpy's random numbers once for all of them, so where the draws use such
-    numbers, they are made singly. So they are where `vmap` is known to be wrong, and where its draws have another shape
-    than a single one or are all the same, though single draws differ.
+    If `together` is set, `batches` makes as many draws together as `MEMORY` allows; if it cannot, `vmap` does, where
+    torch supports it. `vmap` would make Python's and numpy's random numbers once for all draws, so draws that use such
+    numbers are made one by one. So are draws where `vmap` is known to be wrong, gives another shape than a single draw,
+    or gives equal draws though single ones differ.
     """
     done = 0
     if batches is not None and together and _may_batch(batches, samples):
@@ -236,7 +236,7 @@ def _may_batch(batches: Batches, samples: int) -> bool:
 
 
 def _by_vmap(draw: Draw, samples: int, together: bool, title: str) -> Iterator[Sequence[Tensor]]:
-    """Make draws by `vmap`, or singly."""
+    """Make draws with `vmap`, or one by one."""
     with progress(samples, title) as bar:
         before = repeated(draw, REPLAYS - 1) if together and samples > 2 * REPLAYS else None
         others = Foreign()
@@ -280,7 +280,7 @@ def _several(draw: Draw, count: int) -> Sequence[Tensor] | None:
     others = Foreign()
     try:
         with warnings.catch_warnings(), RefuseWrong():
-            warnings.simplefilter("ignore")  # torch warns of operations that it cannot batch
+            warnings.simplefilter("ignore")  # torch warns about operations that it cannot batch
             draws = torch.func.vmap(lambda _: tuple(draw()), randomness="different")(torch.arange(count))
     except Exception:  # a single draw worked, so the fault is with `vmap`
         return None

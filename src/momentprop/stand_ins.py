@@ -1,9 +1,9 @@
-"""Values that stand for plain tensors: what a model writes a value into becomes a value, for one pass.
+"""Values that stand for plain tensors: a tensor that a model writes a value into becomes a value, for one pass.
 
 A cache, a buffer or a tensor of zeros is plain until a value is written into it. From then on a *stand-in* takes its
-place in every operation: a value whose components are copies of the whole memory of the tensor. All tensors that lie in
-this memory, views taken before or after the write, are views of the stand-in with their own strides. The plain memory
-itself is not written to, so that buffers and caches are as before once the pass is over.
+place in every operation: a value whose components are copies of the whole memory of the tensor. All tensors in this
+memory, views taken before or after the write, are views of the stand-in with their own strides. The plain memory itself
+is not written to, so buffers and caches are as before once the pass is over.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ _ABOUT = frozenset(
     is_complex is_signed is_contiguous is_inference is_pinned element_size get_device untyped_storage data_ptr
     requires_grad_""".split()
 )
-"""What asks about a tensor and not about its elements; attributes that are views still lie in the same memory."""
+"""Attributes that ask about a tensor and not its elements; those that are views share its memory."""
 
 
 class StandIns:
@@ -55,7 +55,7 @@ class StandIns:
         return pytree.tree_map(self.seen, (tuple(args), dict(kwargs)), is_leaf=is_value)
 
     def target(self, tensor: Any, name: str, values: Sequence[Any]) -> Any:
-        """Return what an operation that writes these values into a plain tensor is to write to."""
+        """Return what an operation must write to when it writes these values into a plain tensor."""
         if not isinstance(tensor, Tensor) or torch.compiler.is_compiling():
             return tensor
         if not tensor.is_floating_point():
@@ -80,7 +80,7 @@ class _StandIn:
         whole = base_of(tensor)
         count = tensor.untyped_storage().nbytes() // tensor.element_size()
         elements = whole.as_strided((count,), (1,), 0).clone()
-        for value in values:  # what `vmap` has batched cannot be written into what it has not
+        for value in values:  # batched tensors of `vmap` cannot be written into unbatched ones
             first = getattr(value, value.components[0])
             if is_wrapped(first):
                 elements = elements + torch.zeros_like(first, dtype=elements.dtype).sum()
@@ -96,7 +96,7 @@ class _StandIn:
                 f"at {where()}; it can be read as one type only"
             )
         size, stride, offset = tensor.shape, tensor.stride(), int(tensor.storage_offset())
-        key = (size, stride, offset, torch.is_grad_enabled())  # torch refuses writes to views from without gradients
+        key = (size, stride, offset, torch.is_grad_enabled())  # torch refuses writes to views made without gradients
         if key not in self.views or self.views[key].stride() != stride:  # it may have changed its own shape
             view = self.value.each(lambda part: _strided(part, size, stride, offset))
             view.memory = self.count

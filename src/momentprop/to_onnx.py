@@ -26,7 +26,7 @@ _LACKING = {
     "convolution_backward": "a transposed convolution, or of the weights of one,",
     "avg_pool2d_backward": "average pooling with padding",
 }
-"""Backward passes that ONNX has no operations for, and what they are of."""
+"""Backward passes that ONNX has no operations for, and the operations they belong to."""
 
 
 def to_onnx(
@@ -40,15 +40,13 @@ def to_onnx(
         program = momentprop.to_onnx(model, Normal(images, 0.1), "model.onnx")
 
     Args:
-        model: a module in evaluation mode, or what `momentprop.calibrated` gives.
-        x: an example of the input: a value, or a plain tensor for a model that knows its own noise. Its values do not
-            matter. Any number of inputs is taken later, but one alone if the example has one and a covariance is asked
-            for.
+        model: a module in evaluation mode, or one from `momentprop.calibrated`.
+        x: an example of the input: a value, or a plain tensor for a model that knows its own noise. Its numbers do not
+            matter. The program takes any number of inputs; with a covariance only if the example has several.
         file: where to write the program.
-        covariance: also follow correlations, and give the covariance of the units of every input. It takes an operation
-            in ONNX for the transpose of every operation of the model; the error names one that lacks it. Inputs must
-            not influence each other. The program is recorded for one, and that is quickest; with several in the example
-            it is made to take any number of them.
+        covariance: also follow correlations, and give the covariance of the units of every input. ONNX must have an
+            operation for the transpose of every operation in the model; otherwise the error names one. Inputs must not
+            influence each other. Recording a program for one input is quickest.
         **options: for `torch.onnx.export`.
     """
     _require_packages()
@@ -82,7 +80,7 @@ def to_onnx(
 
 @contextlib.contextmanager
 def _quiet_exporters() -> Iterator[None]:
-    """Silence what the exporters tell of their own functions, and of packages that nobody needs here."""
+    """Silence the exporters' warnings about their own functions, and about packages that nobody needs here."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
     levels = [logger.level for logger in loggers]
     try:

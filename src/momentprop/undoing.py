@@ -1,8 +1,8 @@
-"""Undoes what a call changed outside itself, however the call ends, also by an interrupt at any moment.
+"""Undoes what a call changed outside itself, however the call ends, even by an interrupt at any moment.
 
 A `with` block can be interrupted between the end of `__enter__` and its body, or inside `__exit__`, and then leaves its
 change behind. So a call notes what to undo before it changes anything, and undoes it in a `finally` that is itself
-guarded. Whatever is undone twice must not mind.
+guarded. Undoing anything twice must be harmless.
 """
 
 import functools
@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Undo(threading.local):
-    """What the calls of this thread are to undo, the innermost last."""
+    """What the calls of this thread must undo, the innermost last."""
 
     def __init__(self) -> None:
         self.steps: list[Callable[[], None]] = []
@@ -30,7 +30,7 @@ _undo = _Undo()
 
 
 def undo_at_the_end(step: Callable[[], None]) -> None:
-    """Let the innermost call that `leaves_no_trace` undo something; say so before it is done."""
+    """Let the innermost call that `leaves_no_trace` undo something; register it before doing it."""
     _undo.steps.append(step)
 
 
@@ -42,7 +42,7 @@ def undo_now(step: Callable[[], None]) -> None:
 
 
 def leaves_no_trace(function: F) -> F:
-    """Make a function restore torch's modes and gradient mode, and undo all that it noted, however it ends."""
+    """Make a function restore torch's modes and gradient mode, and undo everything it noted, however it ends."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -70,7 +70,7 @@ def leaves_no_trace(function: F) -> F:
         except BaseException as error:
             interrupt = _interrupt(error, handled)
             if interrupt is not None:
-                traceback.clear_frames(interrupt.__traceback__)  # which may hold what torch has not yet left
+                traceback.clear_frames(interrupt.__traceback__)  # which may hold modes that torch has not yet left
             undo()  # an interrupt may have struck while the call was leaving
             if interrupt is not None and interrupt is not error:
                 raise interrupt from None
@@ -80,9 +80,9 @@ def leaves_no_trace(function: F) -> F:
 
 
 def _interrupt(error: BaseException | None, handled: BaseException | None) -> BaseException | None:
-    """Return the interrupt that an error is, or that it follows: torch may fail to leave what it has left already.
+    """Return the interrupt that an error is, or that it follows: torch may fail to leave a mode twice.
 
-    What the caller had `handled` before is not an interrupt of the call.
+    An exception that the caller had `handled` before does not count.
     """
     while isinstance(error, Exception) and error is not handled:
         error = error.__context__

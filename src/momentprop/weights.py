@@ -1,4 +1,4 @@
-"""Random weights: a model with values in the place of some of its parameters."""
+"""Random weights: a model with values instead of some of its parameters."""
 
 import difflib
 import fnmatch
@@ -16,11 +16,11 @@ from momentprop.values.conversion import as_type, is_value
 from momentprop.values.sources import Segment
 
 Weights = Mapping[str, Any] | Tensor | float
-"""What `weights=` may be: variances or values by the names of parameters, or one variance for all of them."""
+"""What `weights=` may be: variances or values by parameter name, or one variance for all."""
 
 
 def with_weights(model: nn.Module, weights: Weights) -> nn.Module:
-    """Return the model with random weights: the same modules, with values in the place of some parameters.
+    """Return the model with random weights: the same modules, with values instead of some parameters.
 
     >>> import torch, momentprop
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.ReLU()).requires_grad_(False)
@@ -34,17 +34,17 @@ def with_weights(model: nn.Module, weights: Weights) -> nn.Module:
            variance=tensor([[2.5000]]))
 
     The result goes wherever a model goes: `propagate`, `check`, `calibrate`. `propagate(model, x, weights=...)` makes
-    it for one call. The model itself stays as it is, and shares its tensors with the result. Make it after the model
-    was moved to its device: values do not move with modules.
+    it for one call. The model itself stays as it is, and shares its tensors with the result. Move the model to its
+    device first: values do not move with modules.
 
     Args:
         model: any module.
         weights: variances by the names of parameters, as in `model.named_parameters()`. A variance is a number or a
-            tensor that broadcasts to the parameter. A name may be a pattern, such as `"*.weight"`; later entries win
-            over earlier ones. In place of a variance there may be a `Normal` or a `Joint` with the shape of the
+            tensor that broadcasts to the parameter. A name can be a pattern, such as `"*.weight"`; later entries win
+            over earlier ones. Instead of a variance you can give a `Normal` or a `Joint` with the shape of the
             parameter, whose mean then replaces the parameter. One number is the variance of all parameters.
 
-    A parameter that occurs in several places is one random weight, with one noise, in all of them.
+    A parameter that occurs in several places is one random weight, with the same noise in all of them.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"random weights belong to a module, but the model is a {type(model).__name__}")
@@ -71,7 +71,7 @@ def _refuse_to_move(*_: Any, **__: Any) -> Any:
 
 
 def has_values(modules: Iterable[nn.Module]) -> bool:
-    """Return whether modules have values in the place of parameters."""
+    """Return whether modules have values as parameters."""
     for module in modules:
         for x in own_attributes(module).values():
             if isinstance(x, Value):
@@ -115,7 +115,7 @@ def _as_kind(x: Any, kind: type[Value], drawn: dict[Segment, Tensor]) -> Any:
 
 
 def _draw(x: Joint, drawn: dict[Segment, Tensor]) -> Tensor:
-    """Return a draw of a weight, by draws of the sources that it shares with others."""
+    """Return a draw of a weight, from draws of the sources that it shares with others."""
     total, start = x.loc + x.own.clamp(min=0.0).sqrt() * torch.randn_like(x.loc), 0
     for segment in x.sources:
         factors, start = x.factors[start : start + segment.number], start + segment.number
@@ -174,7 +174,7 @@ def _unknown(name: str, parameters: Mapping[str, Tensor]) -> str:
 
 
 def _require_reached(replica: Replica, values: Mapping[int, Any]) -> None:
-    """Refuse random weights of a module whose code holds on to itself, such as a compiled or scripted one."""
+    """Refuse random weights for a module whose code refers to the module itself, such as a compiled or scripted one."""
     for module in replica.shared:
         if any(id(parameter) in values for parameter in module.parameters(recurse=False)):
             raise TypeError(

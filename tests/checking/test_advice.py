@@ -89,7 +89,7 @@ def test_where_draws_cannot_tell_more_of_them_are_asked_for():
 
 def test_without_deviations_class_probabilities_decide():
     assert advice.sentences(results(ap1=AP1)) == [
-        'No method here tells deviations: compare `methods=("ap2", "joint")`.'
+        'No method here gives deviations: compare `methods=("ap2", "joint")`.'
     ]
     found = advice.sentences(results([0.2, 0.1], ap1=AP1, mine=Accuracy(eps_mean=0.1)), quote="<{}>".format)
     assert found[0].startswith("Use <mine>: its class probabilities are the closest to those of the draws (0.10 nats")

@@ -53,9 +53,7 @@ def test_the_page_needs_nothing_from_outside(report):
 def test_the_cards_tell_the_worth_of_means_and_of_deviations(report):
     page, found = report.to_html(), report.at_output(report.chief)
     means, deviations = (formatting.worth(count, report.samples) for count in (found.worth_mean, found.worth_std))
-    told = (
-        f"<b>{formatting.number(found.eps_mean)}</b><small>standard deviations off, as those of {means} draws</small>"
-    )
+    told = f"<b>{formatting.number(found.eps_mean)}</b><small>standard deviations off, like the means of {means} draws"
     assert f"<span>Means</span>{told}" in page
     told = f"<b>×{formatting.number(found.eps_std)}</b><small>of the true ones, as good as those of {deviations} draws"
     assert f"<span>Deviations</span>{told}" in page

@@ -69,7 +69,8 @@ def test_the_summary_says_how_good_the_method_is(report):
     found = report["output"].methods["ap2"]
     assert f"the means by ap2 are off by {formatting.number(found.eps_mean)} standard deviations" in report.summary
     assert re.search(
-        r"as those of (more than )?\d+ draws would be; those of the plain network \(ap1\) by", report.summary
+        r"about as much as the means of (more than )?\d+ draws; those of the plain network \(ap1\) by",
+        report.summary,
     )
     assert re.search(r"its 90 % intervals hold [\d.]+ % of the draws", report.summary)
 

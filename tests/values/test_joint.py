@@ -131,7 +131,7 @@ def test_bad_components_are_refused(given: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(("covariance", "message"), [
-    (torch.eye(2), r"of 3 units an item has the shape \(3, 3\) or \(2, 3, 3\), but this has \(2, 2\)"),
+    (torch.eye(2), r"of 3 units per item has the shape \(3, 3\) or \(2, 3, 3\), but this has \(2, 2\)"),
     (torch.tensor([[1.0, 0.5, 0], [0, 1, 0], [0, 0, 1]]), "is symmetric, but this is not"),
     (torch.diag(torch.tensor([1.0, -0.1, 1.0])), "no negative eigenvalue, but this has -0.1"),
     (torch.full((3, 3), torch.nan), "covariance must be finite"),

@@ -1,6 +1,7 @@
 """Experiments with momentprop: named networks, training runs, the tables and figures of the paper, and the demo.
 
-The package lies beside the library, not in its wheel. It adds the commands `train`, `paper` and `demo` to `momentprop`.
+The package is separate from the library and not in its wheel. It adds the commands `train`, `paper` and `demo` to
+`momentprop`.
 """
 
 from momentprop_experiments.runs.config import Config

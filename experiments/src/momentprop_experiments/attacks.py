@@ -1,7 +1,7 @@
 r"""Gradient attacks on a classifier, for any method that computes its class posterior.
 
-An attack lowers the log-likelihood $\log q(y^*\,|\,x)$ of the true class under the method that is attacked, so no
-method hides behind the gradient of another.
+An attack lowers the log-likelihood $\log q(y^*\,|\,x)$ of the true class under the attacked method, so no method hides
+behind the gradient of another.
 """
 
 import math

@@ -59,7 +59,7 @@ CASES = (
     Showcase(
         "dropout",
         "Dropout",
-        "Every unit is dropped with probability 0.2, also in the evaluation.",
+        "Every unit is dropped with probability 0.2, in evaluation too.",
         kept="lenet-dropout",
         dropout=0.2,
         training={"method": "sample", "learning_rate": 3e-3, "epochs": 3},
@@ -68,7 +68,7 @@ CASES = (
     Showcase(
         "bernoulli",
         "Random binary units",
-        "Every hidden unit is 1 with the probability that a logistic function gives, and else 0: a sigmoid belief "
+        "Every hidden unit is 1 with a probability given by a logistic function, and otherwise 0: a sigmoid belief "
         "network.",
         kept="lenet-bernoulli",
         activation="bernoulli",
@@ -80,9 +80,9 @@ TITLE = "What does a network say under noise?"
 
 INTRODUCTION = (
     "A network reads handwritten digits, and something in it is random: noise on the pixels, say. What will it read, "
-    "and how sure can it be? The usual answer is to draw the noise hundreds of times and to run the network on each "
-    "draw. momentprop computes the mean and the standard deviation of every output instead: by one pass through the "
-    "same network, and, to follow what its units share, one backward pass for each output.",
+    "and how sure can it be? The usual answer is to draw the noise hundreds of times and run the network on each "
+    "draw. momentprop computes the mean and the standard deviation of every output instead, in one pass through the "
+    "same network and, to follow what its units share, one backward pass for each output.",
     "Below, three networks are compared with draws of their noise: each first on the digit it is least sure of.",
 )
 
@@ -184,9 +184,9 @@ def _meaning(report: Report, page: Path, seconds: float) -> str:
         "\n".join([f"{title}:", *(paragraph(f"* {name}: {meaning}.") for name, meaning in meanings.items())])
         for title, meanings in said.items()
     ]
-    shows = paragraph("It shows the digits, and histograms of the draws with what each method says of them.")
+    shows = paragraph("It shows the digits, and histograms of the draws with what each method says about them.")
     parts.append(f"Open {page} in a browser.\n{shows}")
-    parts.append(f"On a network of yours:\n\n    {overview.TRY}")
+    parts.append(f"On your own network:\n\n    {overview.TRY}")
     return "\n\n".join([*parts, f"({seconds:.0f} s)"])
 
 

@@ -13,15 +13,15 @@ Effort = TypeVar("Effort")
 class Options:
     """How to run an experiment; most experiments read `quick` only."""
 
-    quick: bool = False  # few draws, to see that it works
+    quick: bool = False  # few draws, to check that it works
     root: Path | None = None  # the folder of the data sets, as in `momentprop.data.load`
     networks: Path | None = None  # the folder of trained networks; by default that of the repository
     device: str = "auto"  # where to compute: on a GPU if there is one
     runs: Path = Path("runs")  # the folder of training runs, which resume if they are there already
-    jobs: int = 1  # training runs side by side
+    jobs: int = 1  # training runs in parallel
     minutes: float | None = None  # training stops after this time, and the next call resumes it
-    images: int | None = None  # of `correlation`: how many to try; by default as many as suit the device
-    missing: bool = False  # take the training runs that the results hold already, and make only the others
+    images: int | None = None  # for `correlation`: how many to try; by default as many as suit the device
+    missing: bool = False  # keep the training runs that the results already hold, and make only the others
 
     def choose(self, quick: Effort, on_cpu: Effort, full: Effort) -> Effort:
         """Return how much to measure: a little for a quick run, less on a CPU, or everything."""

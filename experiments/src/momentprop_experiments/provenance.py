@@ -14,7 +14,7 @@ _GIT = 10.0  # seconds that git may take
 
 
 def provenance(device: torch.device, seconds: float) -> dict[str, Any]:
-    """Describe a computation that took some seconds on a device: by what really ran, not by what was asked for.
+    """Describe a computation that took some seconds on a device: what really ran, not what was asked for.
 
     >>> import torch
     >>> sorted(provenance(torch.device("cpu"), 1.0))

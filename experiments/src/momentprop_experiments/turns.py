@@ -1,4 +1,4 @@
-"""Contenders that take turns on a clock, so that other work on the machine affects all alike."""
+"""Times contenders in turns, so other work on the machine affects all alike."""
 
 import statistics
 import time
@@ -14,9 +14,9 @@ Rounds = list[dict[str, float]]
 
 @dataclass(frozen=True)
 class Clock:
-    """How long to measure: three to `rounds` rounds, until about `seconds` are over.
+    """How long to measure: three to `rounds` rounds, until about `seconds` have passed.
 
-    A contender runs as often in a turn as fits into `turn` seconds, and at least once.
+    In a turn a contender runs as often as fits into `turn` seconds, and at least once.
     """
 
     rounds: int = 21
@@ -26,7 +26,7 @@ class Clock:
 
 
 def take_turns(runs: Mapping[str, Run], clock: Clock) -> Rounds:
-    """Return the seconds of every contender in each round; each round reverses the order of the last one.
+    """Return the seconds of every contender in each round; each round reverses the order of the previous one.
 
     >>> [sorted(each) for each in take_turns({"a": lambda: 1, "b": lambda: 2}, Clock(rounds=3, turn=1e-5))]
     [['a', 'b'], ['a', 'b'], ['a', 'b']]
@@ -43,7 +43,7 @@ def take_turns(runs: Mapping[str, Run], clock: Clock) -> Rounds:
 
 
 def timed(run: Run, repeats: int = 1) -> float:
-    """Return the mean seconds of some runs, until the device has finished them."""
+    """Return the mean seconds of some runs, including the device's work."""
     wait()
     started = time.perf_counter()
     for _ in range(repeats):

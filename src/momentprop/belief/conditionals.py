@@ -54,7 +54,7 @@ class Conditional:
 
 @dataclass(frozen=True)
 class Binary(Conditional):
-    r"""$Y = \mathrm{high}$ where $a - Z \ge 0$, so that $\Pr(Y{=}\mathrm{high} \mid a) = F_Z(a)$.
+    r"""$Y = \mathrm{high}$ where $a - Z \ge 0$, so $\Pr(Y{=}\mathrm{high} \mid a) = F_Z(a)$.
 
     >>> from momentprop.distributions import LogisticDistribution
     >>> unit = Binary(torch.tensor([0.0, 2.0]), LogisticDistribution(0.0, 1.0))
@@ -88,7 +88,7 @@ class Binary(Conditional):
 
 @dataclass(frozen=True)
 class Rectified(Conditional):
-    r"""$Y = \max(0, a - Z)$: zero with probability $1 - F_Z(a)$, and of density $p_Z(a - y)$ for $y > 0$.
+    r"""$Y = \max(0, a - Z)$: zero with probability $1 - F_Z(a)$, and with density $p_Z(a - y)$ for $y > 0$.
 
     Source: paper, lemma "Stochastic Rectifier"
     """

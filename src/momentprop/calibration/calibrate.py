@@ -23,7 +23,7 @@ from momentprop.values import Value
 from momentprop.values.given_noise import the_variance
 
 SAMPLES = 300
-"""The default number of draws of a fit, which give a deviation to 4 %."""
+"""The default number of draws of a fit; they give a deviation to 4 %."""
 
 
 @leaves_no_trace
@@ -55,12 +55,12 @@ def calibrate(
     Args:
         model: any module, in evaluation mode, or a function.
         batches: an iterable of input batches; a few dozen inputs suffice. A batch is a tensor or a value; a tuple or a
-            list, as data loaders give them, of which the first element is used; or a dictionary of keyword arguments.
-            A single tensor is a single batch. None draws inputs from `statistics`.
+            list, as from data loaders, whose first element is used; or a dictionary of keyword arguments. A single
+            tensor is a single batch. None draws inputs from `statistics`.
         input_variance: the variance of the inputs, as in `propagate`, or a sequence of numbers. A sequence
             fits the corrections at each level and interpolates in the logarithm of the input's mean variance.
-        input_std: instead of it the standard deviation, or a sequence of them.
-        dropout: let dropout act in evaluation mode, as in `propagate`. Fit under the noise of the later use.
+        input_std: the standard deviation instead, or a sequence of them.
+        dropout: let dropout act in evaluation mode, as in `propagate`. Fit under the noise that you will use.
         samples: the number of draws for each batch and level.
         seed: the seed of the draws; torch's own generators keep their state.
         family: the family of AP2, as in `propagate`.
@@ -198,8 +198,8 @@ def _like_weights(inputs: Tensor, model: Callable[..., Any]) -> Tensor:
 def together(fits: Sequence[PlaceFit]) -> Tensor:
     """The numbers of a place at all levels, shape (levels, numbers, channels).
 
-    Every level holds the `down` matrices of all levels, and `up` matrices that are zero for those of other levels.
-    Interpolating the numbers then interpolates the exponents.
+    Every level holds the `down` matrices of all levels, and `up` matrices that are zero for other levels. Interpolating
+    the numbers then interpolates the exponents.
     """
     down = torch.cat([fit.down for fit in fits])
     ups = torch.block_diag(*(torch.ones(1, fit.rank) for fit in fits)).to(down)[..., None] * torch.cat(

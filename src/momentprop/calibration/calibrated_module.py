@@ -68,8 +68,8 @@ def calibrated(
     It takes the arguments of the model, tensors or values, and returns values with corrected variances. For the
     covariance of the outputs as well, use `propagate(..., calibration=..., covariance=True)`. It can be differentiated,
     compiled, exported and moved to a device like any module. This call checks once that the calibration belongs to the
-    model, and passes do not; `calibration.require(model)` checks again. The weights may be trained further, though the
-    corrections are those of the calibrated weights.
+    model; passes do not check, and `calibration.require(model)` checks again. You can train the weights further, though
+    the corrections remain those for the calibrated weights.
 
     >>> import torch, momentprop
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)).eval()
@@ -81,8 +81,8 @@ def calibrated(
     Args:
         model: the module that was calibrated, or one with the same weights.
         calibration: the result of `momentprop.calibrate`.
-        input_variance: the variance of plain input tensors; by default that of the fit.
-        input_std: instead of it the standard deviation.
+        input_variance: the variance of plain input tensors; by default as in the fit.
+        input_std: the standard deviation instead.
         dropout: whether dropout acts in evaluation mode; by default as in the fit.
     """
     calibration.require(model)

@@ -31,7 +31,7 @@ FORMAT = 2
 _READABLE = (1, FORMAT)
 
 MARGIN = 1.5
-"""A noise level may leave the fitted range by this factor before a warning is given."""
+"""A noise level can leave the fitted range by this factor before a warning."""
 
 _KIND = "calibration"  # the kind of file, in messages
 _DIMENSIONS = 64  # more than any tensor has
@@ -98,8 +98,8 @@ class Calibration:
     def require(self, model: Callable[..., Any]) -> None:
         """Raise an error if the model is not the calibrated one: if a module, a constant or a weight differs.
 
-        The first check takes the SHA-256 of all weights. The next ones read each weight once, and hash only where
-        something has changed since.
+        The first check computes the SHA-256 of all weights. Later ones read each weight once, and hash only what has
+        changed since.
         """
         now = self.fingerprint.glance(model) if isinstance(model, nn.Module) else None
         if self._seen is not None and now == self._seen[0]:
@@ -180,7 +180,7 @@ class Calibration:
         return made
 
     def _require_sense(self) -> None:
-        """Raise an `ContentError` if the parts do not fit together."""
+        """Raise a `ContentError` if the parts do not fit together."""
         levels = self.noise.levels
         ascending = all(a < b for a, b in pairwise((0.0, *levels, math.inf))) or (len(levels) == 1 and levels[0] == 0)
         if not levels or not ascending:
@@ -225,7 +225,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class _Saved:
-    """The content of a file, but for its numbers."""
+    """The content of a file, except its numbers."""
 
     features: Features
     noise: FitNoise
@@ -261,7 +261,7 @@ class _Warning(Corrections):
 
 
 def dropout_acts(model: Callable[..., Any], dropout: bool) -> bool:
-    """Whether any dropout of a model acts, attention dropout included."""
+    """Whether any dropout of a model acts, including attention dropout."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
     return any((dropout or module.training) and _rate(module) > 0 for module in modules)
 

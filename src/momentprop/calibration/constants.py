@@ -1,9 +1,9 @@
-"""The constants of a model: the attributes of its modules that are no parameters, as text or as tensors.
+"""The constants of a model: the attributes of its modules that are not parameters, as text or as tensors.
 
-A slope, a dropout rate or a stride decides what a module computes, as its weights do. Numbers, strings and containers
-of them become text, and functions and classes their names. An object of any other class counts by that class alone,
-except for dataclasses, distributions and partial functions, whose content counts. Devices and types of numbers do not
-count, because a model may be moved.
+A slope, a dropout rate or a stride decides what a module computes, just like its weights. Numbers, strings and
+containers of them become text, and functions and classes their names. An object of any other class counts by that class
+alone, except for dataclasses, distributions and partial functions, whose content counts. Devices and number types do
+not count, because a model can be moved.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from torch.distributions import Distribution
 
 from momentprop.values import Value
 
-_DEPTH = 6  # how far containers are opened; deeper ones, and those that hold themselves, count by their class
+_DEPTH = 6  # how deep containers are opened; deeper ones, and those that contain themselves, count by their class
 _OWN = frozenset({*vars(nn.Module()), "training"})  # the attributes of every module
 _PLAIN = (bool, int, float, complex, str, tuple, list)  # constants of a class; the rest of its attributes is code
 

@@ -2,7 +2,7 @@ r"""Corrections of the variance of every unit from the unit's own state: $\sigma
 
 The exponent is $t = c_0 + c_1\log\sigma^2 + c_2 a + c_3 a^2$ with $a = \mu/\sigma$, clipped to $\pm 6$, and with
 coefficients for every channel. `calibration.channel_map` adds a term from the other channels at the unit's position.
-The exponent is kept within the range that it had in the fit, so that a unit unlike those of the fit cannot run away.
+The exponent is kept within the range that it had in the fit, so a unit unlike those of the fit cannot run away.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from momentprop.values import Independent, Uncertain, Value
 
 Features = Literal["all", "state", "variance", "channel"]
 """The features of the exponent: the unit's variance and mean (its state) and other channels; the state alone; the
-variance alone; or nothing besides the channel."""
+variance alone; or only the channel."""
 
 COUNT: dict[str, int] = {"all": 3, "state": 3, "variance": 1, "channel": 0}
 """The number of features of the unit, besides the constant."""
@@ -69,13 +69,13 @@ def corrected(features: Features, numbers: Tensor, loc: Tensor, variance: Tensor
 
 
 def _are_rows(loc: Tensor, variance: Tensor) -> bool:
-    """Whether kernels of rows read the moments as they lie; a compiler makes loops of its own."""
+    """Whether row kernels read the moments in place; a compiler makes its own loops."""
     compiling = torch.compiler.is_compiling()
     return not compiling and loc.ndim > 0 and loc.is_contiguous() and variance.is_contiguous()
 
 
 def _with_long_rows(numbers: Tensor, loc: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Make one dimension of the last ones, along which the numbers do not differ."""
+    """Merge the last dimensions, along which the numbers do not differ, into one."""
     sizes = numbers.shape[1:]
     constant = next((k for k, size in enumerate(reversed(sizes)) if size != 1), len(sizes))
     if constant < 2:
@@ -94,7 +94,7 @@ def _logarithm(variance: Tensor) -> tuple[Tensor]:
 def _by_variance(
     variance: Tensor, constant: Tensor, slope: Tensor, low: Tensor, high: Tensor, *others: Tensor
 ) -> tuple[Tensor]:
-    """The corrected variance; `others` are what other channels add to the exponent, and the logarithm it is made of."""
+    """The corrected variance; `others` is what other channels add to the exponent, with the logarithm it comes from."""
     term, log_variance = others or (0.0, *_logarithm(variance))
     exponent = constant + slope * log_variance + term
     return (variance * torch.clamp(exponent, low, high).exp(),)

@@ -43,7 +43,7 @@ class Fingerprint:
         return cls(modules, _hashed(tensors(model)), texts, _hashed(held.items()))
 
     def difference(self, model: Callable[..., Any]) -> str | None:
-        """How a model differs, or None; tensors in another precision count as equal, and new attributes not at all."""
+        """How a model differs, or None; tensors in another precision count as equal, and new attributes are ignored."""
         other = Fingerprint.of(model)
         for path in {**self.modules, **other.modules}:
             mine, found = self.modules.get(path), other.modules.get(path)
@@ -57,10 +57,10 @@ class Fingerprint:
         )
 
     def glance(self, model: nn.Module) -> tuple[Any, ...]:
-        """A key that is cheap beside a pass of the model, and changes with all that the fingerprint sees.
+        """A key that is cheap compared with a pass of the model, and changes with everything that the fingerprint sees.
 
-        Modules and tensors count by their identity, tensors also by the number of writes that torch has counted and by
-        a random projection of their elements, which shows what was written by way of `.data`.
+        Modules and tensors count by their identity, tensors also by torch's count of writes and by a random projection
+        of their elements, which shows writes through `.data`.
         """
         texts, held = attributes(model)
         mine = [texts.get(path, {}).get(name) for path, here in (self.constants or {}).items() for name in here]
@@ -75,7 +75,7 @@ class Fingerprint:
 
 
 def of_what_lasts(model: Callable[..., Any], passed: Callable[..., Any]) -> Fingerprint:
-    """The fingerprint of a model but for its state: all that a pass has changed in `passed`, a copy of the model."""
+    """The fingerprint of a model without its state: without what a pass changed in `passed`, a copy of the model."""
     now = Fingerprint.of(model)
     if not isinstance(model, nn.Module) or not isinstance(passed, nn.Module):
         return now
@@ -112,7 +112,7 @@ def attributes(model: nn.Module) -> tuple[Constants, dict[str, Tensor]]:
         for name, text, inside in constants(module):
             here[name] = text
             for index, tensor in enumerate(inside):
-                if id(tensor) not in known and tensor.grad_fn is None:  # else it is computed from others
+                if id(tensor) not in known and tensor.grad_fn is None:  # otherwise it is computed from others
                     held[f"{path}.{name}[{index}]".lstrip(".")] = tensor
     return texts, held
 

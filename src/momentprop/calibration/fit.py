@@ -83,7 +83,7 @@ class _Fitting(Corrections):
         self.collected: list[tuple[list[Tensor], Tensor, Tensor]] = []
         self.levels_seen: list[Tensor] = []
         self.truths = truths
-        # the mean of the logarithm of a chi-square variable over its degrees of freedom
+        # the mean logarithm of a chi-square variable over its degrees of freedom
         half = torch.tensor((samples - 1) / 2, dtype=torch.float64)
         self.bias = float(torch.digamma(half) - half.log())
         self.batch = self.inputs = 0

@@ -15,7 +15,7 @@ from momentprop.sampling import chunks
 from momentprop.values import Sample
 
 UNITS = 2**14
-"""The largest number of units measured of an operation's result, for each input."""
+"""The most units measured in an operation's result, for each input."""
 
 
 class PlacePicker:
@@ -35,7 +35,7 @@ class PlacePicker:
 
 @functools.cache
 def _some(count: int, limit: int) -> list[int]:
-    """Random indices, always the same; not from torch, which under `vmap` picks others for every draw."""
+    """Random indices, always the same; not from torch, which under `vmap` picks different ones for every draw."""
     return sorted(random.Random(0).sample(range(count), limit))
 
 

@@ -1,4 +1,4 @@
-r"""Where in a model the operations that mix units are, whose results are corrected."""
+r"""Finds the operations that mix units in a model; their results are corrected."""
 
 import contextlib
 import math

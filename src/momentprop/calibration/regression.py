@@ -1,11 +1,10 @@
 r"""Least squares for every channel of a layer; channels with few data shrink towards the layer.
 
-In a channel, the logarithm $y$ of the true variance over the propagated one is regressed on features. A channel has
-the slopes of the layer, fitted within its channels, plus a deviation, and the constant of the layer, taken at the
-channel's average features, plus a deviation. Deviations are shrunk by their standard errors: a deviation
-$d$ with error $s$ becomes $d\,\tau^2/(\tau^2 + s^2)$, where $\tau^2$ is how much channels really differ, the mean of
-$d^2 - s^2$ over the channels (empirical Bayes). Units of one input are not independent, so errors are computed
-from sums over whole inputs.
+In a channel, the logarithm $y$ of the true variance over the propagated one is regressed on features. A channel has the
+slopes of the layer, fitted within its channels, plus a deviation, and the constant of the layer, at the channel's
+average features, plus a deviation. Deviations are shrunk by their standard errors: a deviation $d$ with error $s$
+becomes $d\,\tau^2/(\tau^2 + s^2)$, where $\tau^2$ is how much channels really differ, the mean of $d^2 - s^2$ over the
+channels (empirical Bayes). Units of one input are not independent, so errors are computed from sums over whole inputs.
 """
 
 from collections.abc import Callable

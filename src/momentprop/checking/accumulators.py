@@ -24,8 +24,8 @@ FINE_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 class UnitAccumulator:
     """Running moments of units, and their coverage by the intervals of every method that has any.
 
-    A unit that all methods and all draws make the same infinite number, as a masked logit, is `masked`: its draws count
-    as zeros.
+    A unit that is the same infinite number in all methods and all draws, such as a masked logit, is `masked`: its draws
+    count as zeros.
     """
 
     def __init__(self, values: Mapping[str, Any], levels: Sequence[float] = LEVELS) -> None:

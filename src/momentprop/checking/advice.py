@@ -1,4 +1,4 @@
-"""What to do next: a few sentences that follow from the figures at the output."""
+"""What to do next: a few sentences, based on the figures at the output."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from momentprop.checking.next_step import is_fine, simplest_first
 from momentprop.checking.results import Results
 
 FINE_CLASSES = 1e-3
-"""The divergence of class probabilities in nats up to which none is looked for that is closer."""
+"""The divergence of class probabilities in nats below which no closer method is sought."""
 
 _OPTIONS = {
     "ap1": 'method="ap1"',
@@ -37,7 +37,7 @@ def sentences(report: Results, quote: Callable[[str], str] = str) -> list[str]:
 
 def _without_deviations(report: Results, quote: Callable[[str], str]) -> list[str]:
     if report.posterior is None:
-        return ['No method here tells deviations: compare `methods=("ap2", "joint")`.']
+        return ['No method here gives deviations: compare `methods=("ap2", "joint")`.']
     best = min(report.posterior.methods, key=lambda name: _divergence(report, name))
     return [
         f"Use {_how(best, quote)}: its class probabilities are the closest to those of the draws "

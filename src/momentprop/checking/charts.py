@@ -8,7 +8,7 @@ from momentprop.checking.results import SAMPLED, Accuracy, Example, ModuleAccura
 from momentprop.checking.svg import WIDTH, Markup, Scale
 
 _ROW = 16
-_LETTERS = 22  # longer names lose their beginning
+_LETTERS = 22  # longer names are cut at the beginning
 
 
 def _column(names: Iterable[str]) -> float:
@@ -90,7 +90,7 @@ def _grid(scale: Scale, top: float, bottom: float) -> Markup:
 def unit(shown: Unit, methods: Sequence[str], only: Sequence[str] | None = None, title: str | None = None) -> Markup:
     """The histogram of an output unit, with a line for a method's mean, or a bell if it also has a deviation.
 
-    With `only` some of the methods are drawn, on the scales of all, so that drawings side by side compare.
+    With `only`, some of the methods are drawn, on the scale of all, so drawings side by side compare.
     """
     width, height, base = 170, 112, 96
     told = [(methods.index(name), *moments) for name, moments in shown.moments.items()]
@@ -179,7 +179,7 @@ def _told(shown: Unit, method: str, probability: float) -> str:
 
 
 def cost(report: Results) -> Markup:
-    """The cost of every method in forward passes and the draws it is worth, on one scale."""
+    """The cost of every method in forward passes and its worth in draws, on one scale."""
     rows = [row for name in report.methods for row in _cost_rows(report, name)]
     most = max([report.samples, *(count for _, count, *_ in rows)])
     left = _column(label for label, *_ in rows)

@@ -66,18 +66,18 @@ def check(
     True
 
     Args:
-        model: any module, or a function, whose output alone is compared. Batch normalization must be in evaluation
-            mode, because a thousand draws would change its statistics.
+        model: any module, or a function; of a function only the output is compared. Batch normalization must be in
+            evaluation mode, because a thousand draws would change its statistics.
         *args: arguments of the model: a batch of inputs, tensors or values.
         input_variance: the variance of the first floating-point argument, as in `propagate`.
-        input_std: instead of it the standard deviation.
-        input_covariance: instead of them the covariance of the flattened features of an item, as in `propagate`.
+        input_std: the standard deviation instead.
+        input_covariance: the covariance of the flattened features of an item instead, as in `propagate`.
         methods: the methods to compare with draws, by default `("ap1", "ap2", "joint")`. Others are `"linear"`, the
-            delta method; `"full"`, for small networks; `"probes"`, which has 16 of them, and `"probes-64"`;
-            `"ap2-logistic"` and `"ap2-fitted"`; a name with options of `propagate` such as
-            `("quadrature", {"fallback": "quadrature"})`; or a name with a function that takes and gives what
-            `propagate` does. `"ap2"` takes units as independent, and `"joint"` is AP2 with the covariance of the
-            output, which is left out if an input has more than 128 output units.
+            delta method; `"full"`, for small networks; `"probes"`, with 16 of them, and `"probes-64"`; `"ap2-logistic"`
+            and `"ap2-fitted"`; a name with options of `propagate` such as `("quadrature", {"fallback": "quadrature"})`;
+            or a name with a function that takes and returns what `propagate` does. `"ap2"` treats units as independent,
+            and `"joint"` is AP2 with the covariance of the output; it is left out if an input has more than 128 output
+            units.
         dropout: let dropout act in evaluation mode, as in `propagate`.
         samples: the number of draws. It limits what the check can resolve: see the floors in the report.
         seed: the seed of the draws.
@@ -87,11 +87,11 @@ def check(
             called `logits` and outputs with two dimensions count as logits.
         class_names: the names of the classes, or of the output units, for the report.
         show: the inputs for which the report shows output units and class probabilities.
-        calibration: a calibration, to compare `"ap2-calibrated"` as well, and `"joint-calibrated"` beside `"joint"`.
+        calibration: a calibration, to compare `"ap2-calibrated"` too, and `"joint-calibrated"` beside `"joint"`.
         fallback: as in `propagate`.
         **kwargs: keyword arguments of the model.
 
-    Units that every draw and every method make infinite, as masked logits are, count as units that do not vary.
+    Units that are infinite in every draw and every method, such as masked logits, count as units that do not vary.
 
     If `torch.distributed` is initialized, each rank takes a part of the inputs (of every tensor with as many rows as
     the first), and every rank gets the whole report.
@@ -144,7 +144,7 @@ def check(
 
 
 def _culprit(run: Run, report: Report) -> tuple[Culprit | None, list[str]]:
-    """The operation at which AP2 goes wrong, if it does, or a note of why that could not be found."""
+    """The operation at which AP2 goes wrong, if any, or a note on why it could not be found."""
     if report.chief not in PLAIN_AP2 or report.first_off(report.chief, culprit.OFF) is None:
         return None, []
     try:
@@ -178,7 +178,7 @@ def _types(run: Run) -> dict[str, str]:
 
 
 def _idle(run: Run) -> set[str]:
-    """The paths of modules that hand on their input: dropout that is switched off."""
+    """The paths of modules that pass on their input: dropout that is switched off."""
     named = run.model.named_modules(remove_duplicate=False) if isinstance(run.model, nn.Module) else ()
     return {
         path

@@ -1,7 +1,7 @@
 """The cost of a method: its processor time in forward passes of the plain network.
 
-Processor time does not depend on what else runs on the machine, as time by the clock does. It is taken in one thread,
-because threads that wait for each other count as busy. On a GPU it is the time between two events of its own.
+Unlike clock time, processor time does not depend on what else runs on the machine. It is measured in one thread,
+because threads that wait for each other count as busy. On a GPU it is the time between two of its events.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ _LEAST = 2e-3  # seconds of the plain network in a round: it runs several times 
 
 
 def measured(plain: Callable[[], Any], methods: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-    """The time of each method over that of the plain network in the same round, as the median over rounds.
+    """The time of each method over the plain network's in the same round, as the median over rounds.
 
-    Kernels whose builds have begun are waited for, so that the price is not that of a first call.
+    Builds of kernels that have begun finish first, so the price is not that of a first call.
     """
     wait()
     ratios: dict[str, list[float]] = {name: [] for name in methods}
     with _one_thread():
-        seconds = _clock(plain())  # which warms up; the methods have already run
+        seconds = _clock(plain())  # to warm up; the methods have already run
         times = min(100, math.ceil(_LEAST / max(seconds(plain), 1e-6)))
         start = time.perf_counter()
         for done in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""The operation at which deviations go wrong: every operation is compared with draws, functional ones too."""
+"""Finds the operation at which deviations go wrong: compares every operation with draws, functional ones too."""
 
 import math
 from collections import Counter
@@ -21,7 +21,7 @@ OFF = 0.2
 """Deviations go wrong where they are off by more than this share, on average."""
 
 DRAWS = 200
-"""The most draws: they tell the average factor of many units to a few per cent."""
+"""The most draws: they give the average factor of many units to a few per cent."""
 
 ITEMS = 8
 """The most inputs."""
@@ -31,7 +31,7 @@ UNITS = 2**10
 
 
 class _Results(Watcher):
-    """Is shown the result of every operation, and keeps some units of it under a name such as `relu#2`."""
+    """Sees the result of every operation, and keeps some of its units under a name such as `relu#2`."""
 
     def __init__(self) -> None:
         self.picker = UnitPicker(UNITS)
@@ -64,11 +64,11 @@ class _Calls(_Results):
         self.places: dict[str, str] = {}
         self.makers: dict[str, list[str]] = {}
         self.made: dict[int, str] = {}
-        self.alive: list[Any] = []  # so that no two results have one id
+        self.alive: list[Any] = []  # so no two results have the same id
 
     def note(self, name: str, call: Call, result: Any) -> None:
         """See the whole call and its result."""
-        last = next(reversed(self.places), None)  # what was written in place has another id
+        last = next(reversed(self.places), None)  # a result written in place has another id
         makers = [self.made.get(id(value), last) for value in call.values]
         self.makers[name] = [maker for maker in makers if maker is not None]
         self.places[name] = where()
@@ -79,7 +79,7 @@ class _Calls(_Results):
 def culprit(run: Run, samples: int) -> Culprit | None:
     """The operation of AP2 at which deviations go wrong, or None if none stands out.
 
-    It is the one that adds most to their error, among those that run until they are off by more than `OFF`.
+    It is the one that adds most to their error, among those up to the point where they are off by more than `OFF`.
     """
     run = run.apart().settled()
     run = run.piece(0, 0, min(ITEMS, run.batch_size))

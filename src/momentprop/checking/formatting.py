@@ -29,7 +29,7 @@ def percent(share: float | None) -> str:
 
 
 def spread(rms: float | None) -> str:
-    """The relative error of one deviation, of which `rms` is that of the logarithm; a factor where it is large.
+    """The relative error of one deviation, where `rms` is the error of its logarithm; a factor where it is large.
 
     >>> spread(0.034), spread(1.6), spread(None)
     ('3.5 %', '×÷5.0', '–')

@@ -1,6 +1,6 @@
 """A report as one HTML page: without external files, readable on a phone, on paper, in dark mode, without scripts.
 
-One script of ours sorts tables and tells numbers under the pointer. The policy names its hash, so no other one runs.
+Our one script sorts tables and shows numbers under the pointer. The policy names its hash, so no other script runs.
 """
 
 import base64
@@ -63,7 +63,7 @@ def _header(report: Results) -> Markup:
 
 
 def tiles(report: Results) -> Markup:
-    """The most important figures at the output, in large letters: of the main method, and with correlations."""
+    """The most important figures at the output, in large letters: for the main method, and with correlations."""
     return join([_tiles(report, name) for name in report.methods if name in (report.chief, JOINT)])
 
 
@@ -72,7 +72,7 @@ def _tiles(report: Results, name: str) -> Markup:
     draws = [formatting.worth(count, report.samples) for count in (found.worth_mean, found.worth_std)]
     factor, held = formatting.number(found.eps_std), formatting.percent(found.coverage.get("90"))
     told = [
-        (formatting.number(found.eps_mean), "Means", f"standard deviations off, as those of {draws[0]} draws"),
+        (formatting.number(found.eps_mean), "Means", f"standard deviations off, like the means of {draws[0]} draws"),
         (f"×{factor}", "Deviations", f"of the true ones, as good as those of {draws[1]} draws"),
         (held, "Intervals", "of the draws lie in the 90 % intervals"),
         (formatting.number(report.cost[name].measured), "Price", "passes of the plain network"),
@@ -109,9 +109,9 @@ def _described(said: Mapping[str, Markup], kind: str) -> Markup:
 
 
 def _modules(report: Results) -> Markup:
-    charted = [figure(charts.means(report), "Error of the means in standard deviations. Left is better.")]
+    charted = [figure(charts.means(report), "Error of the means in standard deviations. Further left is better.")]
     if any(accuracy.eps_std for module in report.modules.values() for accuracy in module.methods.values()):
-        text = "The standard deviations over those of the draws. 1 is exact, left of it is too small."
+        text = "The standard deviations over those of the draws. 1 is exact; to the left they are too small."
         charted.append(figure(charts.deviations(report), text))
     note = (
         "Modules are in the order they run. Shaded: what an exact method would show, because the draws are finite. "
@@ -121,7 +121,7 @@ def _modules(report: Results) -> Markup:
 
 
 def _outputs(report: Results) -> Markup:
-    note = "Grey: histogram of the draws. A dashed line shows a mean alone, a bell a mean and a deviation."
+    note = "Grey: histogram of the draws. A dashed line is a mean alone, a bell a mean and a deviation."
     shown = [output_units(example, report.methods) for example in report.examples if example.units]
     return section("Output units", note, legend(report.methods, drawn="Monte Carlo"), *shown)
 
@@ -133,7 +133,7 @@ def output_units(example: Example, methods: Sequence[str]) -> Markup:
 
 
 def pictures(example: Example) -> list[Markup]:
-    """An input as a picture, and once more with its noise."""
+    """An input as a picture, without and with its noise."""
     told = {"without noise": example.picture, "with one draw of its noise": example.noisy}
     return [
         element("img", src=source, alt=f"{example.name} {how}", title=how) for how, source in told.items() if source

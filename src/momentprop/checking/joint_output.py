@@ -1,4 +1,4 @@
-"""The units of the final output together: their correlations, and the class posteriors that know them."""
+"""The units of the final output together: their correlations, and the class posteriors that use them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

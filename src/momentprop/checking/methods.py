@@ -28,7 +28,7 @@ FEW_PROBES = 16
 """The number of probes of `"probes"`."""
 
 DEFAULT = ("ap1", "ap2", JOINT)
-"""The methods that are compared unless others are named."""
+"""The methods that are compared by default."""
 
 Method = str | tuple[str, Mapping[str, Any] | Callable[..., Any]]
 """A name; or a name with options for `propagate`, or with a function that takes and returns what `propagate` does."""
@@ -41,14 +41,14 @@ class Compared:
     run: Callable[..., Any]
     everywhere: bool = True  # or else at the final output only
     follows: bool = False  # it has the covariance of the final output, which must have few units for each input
-    if_wide: "Compared | None" = None  # what takes its place if there are too many
+    if_wide: "Compared | None" = None  # what replaces it if there are too many
     only: str | None = None  # the name of the one output, among several, that it is run on
     optional: bool = False  # if it cannot run on a model, it is left out
     passes: int | None = None  # nominal cost in forward passes; None for a user's own method
     passes_per_unit: int = 0  # further ones for every unit of the final output
 
     def __call__(self, *args: Any, **given: Any) -> Any:
-        """Run the method and finish it: a covariance that is computed on request is computed."""
+        """Run the method and finish it: a covariance on request is computed."""
         result = self.run(*args, **given)
         for leaf in leaves_of(result):
             if isinstance(leaf, Joint):
@@ -56,12 +56,12 @@ class Compared:
         return result
 
     def cost(self, units: int) -> int | None:
-        """The nominal cost in forward passes, if the final output has so many units for each input."""
+        """The nominal cost in forward passes, for this number of output units per input."""
         return None if self.passes is None else self.passes + self.passes_per_unit * units
 
 
 def functions(methods: Sequence[Method] | None, calibration: Any = None) -> dict[str, Compared]:
-    """The methods by name, those of `DEFAULT` for None, of which `"joint"` is left out where it cannot run.
+    """The methods by name; for None, those of `DEFAULT`, without `"joint"` where it cannot run.
 
     A calibration adds calibrated AP2, and its joint form if `"joint"` is among the methods.
     """
@@ -111,7 +111,7 @@ def _ap2(**options: Any) -> Compared:
 
 
 def _following(passes: int, **options: Any) -> Compared:
-    """A method that costs so many forward passes, and a backward pass for every unit of the output."""
+    """A method with this cost in forward passes, plus a backward pass for every unit of the output."""
     return Compared(_propagate_with(options), everywhere=False, follows=True, passes=passes, passes_per_unit=1)
 
 

@@ -47,8 +47,8 @@ def eps_std(stddev: Tensor, truth: Estimate) -> float:
 def eps_std_floor(truth: Estimate) -> float:
     r"""The factor by which exact deviations may be off: $e^r$ with the floor $r$ of `rms_log_std`.
 
-    It is reached if the errors of all $\sigma^*$ are equal, as those of units that vary together are; independent ones
-    average out.
+    It is reached if the errors of all $\sigma^*$ are equal, as for units that vary together; independent ones average
+    out.
     """
     return math.exp(rms_log_std_floor(truth))
 
@@ -126,7 +126,7 @@ def divergence_floor(truth: Tensor, variance: Tensor, samples: int) -> float:
 def worth(squared_error: float, squared_floor: float, samples: int) -> float:
     r"""The number of draws with the same error as the method: $n\,f^2/(e^2 - f^2)$, and at most $n$.
 
-    Both the error of $N$ draws and the floor fall as $1/\sqrt N$, and the floor is a part of the measured error $e$:
+    Both the error of $N$ draws and the floor fall as $1/\sqrt N$, and the floor is part of the measured error $e$:
     $e^2 = e_\text{method}^2 + f^2$. For the root mean square of log deviations and, with divergences in place of
     squares, for KL that holds exactly (in expectation); for `eps_mean` if the method's errors are normally distributed
     over units, and if they are all equal the error of the method comes out up to 15 % too small. A method as good as

@@ -1,4 +1,4 @@
-"""The next step: the method to take on, or the first that has not been compared, with the line to write."""
+"""The next step: the method to use, or the first that has not been compared, with the line to write."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ FINE = 0.1
 class Step:
     """What to do: `ap2`, `covariance`, `probes`, `calibrate` or `sample`, and the code for it.
 
-    `is_measured` tells whether the report has compared it and found it right; otherwise it is what to try.
+    `is_measured` tells whether the report has compared it and found it right; otherwise it is one to try.
     """
 
     name: str
@@ -25,8 +25,8 @@ class Step:
 def step(report: Results) -> Step | None:
     """The next step, or None if no method here tells deviations, or the right one is the user's own.
 
-    Methods that need no calibration come first, cheap ones before expensive ones. After AP2 comes what follows
-    correlations, then what corrects the inside without a fit, then a fit, and at last draws.
+    Methods that need no calibration come first, cheap before expensive. After AP2 comes following correlations, then
+    probes, which correct the inside without a fit, then a calibration, and finally draws.
     """
     told = [name for name in report.methods if report.at_output(name).rms_log_std is not None]
     if not told:

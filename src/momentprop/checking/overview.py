@@ -11,7 +11,7 @@ from momentprop.checking.results import Example, Unit
 from momentprop.checking.svg import Markup, element
 
 TRY = 'momentprop.check(model, x, input_variance=0.1).save_html("report.html")'
-"""How to get a report on a network of one's own."""
+"""How to get a report on your own network."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _section(entry: Entry) -> Markup:
 
 
 def _under_noise(example: Example, report: Report) -> Markup:
-    """An input with its noise, what is read in it, and the histograms of its likeliest outputs, a method in each."""
+    """An input with its noise, what the methods read in it, and histograms of its likeliest outputs, one per method."""
     readings = sentences.readings(report, example)
     read = [element("li", element("span", who), " ", element("strong", what)) for who, what in readings.items()]
     shown = element("div", *html.pictures(example), element("ul", *read), class_="read")

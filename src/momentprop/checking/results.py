@@ -35,7 +35,7 @@ class ModuleAccuracy:
     floor: Accuracy
     methods: dict[str, Accuracy]
     same_as: str | None = None  # the inner module with the same output
-    acts: bool = True  # or else it hands on its input, as dropout that is switched off
+    acts: bool = True  # or it passes on its input, as dropout that is switched off
 
     @property
     def total(self) -> int:

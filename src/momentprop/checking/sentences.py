@@ -10,15 +10,15 @@ from momentprop.markdown import code
 
 WORDS = {
     "ap1": "the plain network: one pass, no deviations",
-    "ap2": "means and variances in one pass; takes the units of a layer as independent",
-    "joint": "AP2, and one backward pass for each output: follows what units share, and tells the covariance",
+    "ap2": "means and variances in one pass; treats the units of a layer as independent",
+    "joint": "AP2, and one backward pass for each output: follows what units share, and gives the covariance",
     "linear": "the plain network and its Jacobian (the delta method)",
     "full": "the covariance of all units, for small networks",
     "probes": "AP2 whose inner variances are corrected by 16 probes",
     "ap2-calibrated": "AP2, corrected layer by layer with a few draws of other inputs, once",
-    "joint-calibrated": "joint and calibrated at once",
+    "joint-calibrated": "both joint and calibrated",
 }
-"""What each method is, for somebody who meets it for the first time."""
+"""What each method is, for newcomers."""
 
 
 def summary(report: Results, quote: Callable[[str], str] = str) -> str:
@@ -46,8 +46,8 @@ def _of_means(report: Results, quote: Callable[[str], str]) -> str:
     if name != "ap1" and plain.eps_mean is not None:
         others = f"; those of the plain network (ap1) by {number(plain.eps_mean)}"
     return (
-        f"At the output, the means by {quote(name)} are off by {number(found.eps_mean)} standard deviations, as those "
-        f"of {_draws(found.worth_mean, report)} would be{others}."
+        f"At the output, the means by {quote(name)} are off by {number(found.eps_mean)} standard deviations, "
+        f"about as much as the means of {_draws(found.worth_mean, report)}{others}."
     )
 
 
@@ -84,8 +84,8 @@ def _of_classes(report: Results, quote: Callable[[str], str]) -> str:
     name, found = report.chief, report.posterior.methods
     figure, divergence = best(found[name])
     told = (
-        f"The class probabilities by {quote(name)} are off by {number(divergence)} nats, as those of "
-        f"{_draws(report.posterior.worth[name][figure], report)} would be"
+        f"The class probabilities by {quote(name)} are off by {number(divergence)} nats, about as "
+        f"much as those of {_draws(report.posterior.worth[name][figure], report)}"
     )
     closest = min(found, key=lambda other: best(found[other])[1])
     more = "" if closest == name else f"; the closest, by {quote(closest)}, by {number(best(found[closest])[1])}"

@@ -19,7 +19,7 @@ def tells_layers(report: Results, method: str) -> bool:
 
 
 def summary(report: Results, quote: Callable[[str], str]) -> Table:
-    """What matters at the output, a row for each method, and one for what an exact method would show."""
+    """What matters at the output: a row for each method, and one for what an exact method would show."""
     floor, posterior = report.floor_at_output, report.posterior
     head = ["method", "means off", "spread", "each off", "90 %", "passes"]
     rows = [
@@ -54,7 +54,7 @@ def legend(report: Results) -> dict[str, str]:
         "each off": "how far a single standard deviation is off",
         "90 %": "how many draws lie inside the 90 % intervals",
         "classes": "how far the class probabilities are off (a divergence, in nats); 0 is exact",
-        "passes": "the price, in passes of the plain network; in a small one it is mostly that of Python",
+        "passes": "the price, in passes of the plain network; in a small network most of it is Python",
         NOISE: f"what an exact method would show, because {report.samples:,} draws have errors of their own",
     }
     shown = [*summary(report, str)[0], NOISE]
@@ -62,7 +62,7 @@ def legend(report: Results) -> dict[str, str]:
 
 
 def by_module(report: Results, figure: str, quote: Callable[[str], str]) -> Table:
-    """A figure at every module, by the methods that tell it elsewhere than at the output."""
+    """A figure at every module, for the methods that have it elsewhere than at the output."""
     told = [name for name in report.methods if _tells(report, figure, name)]
     head = ["module", "type", *map(quote, told), NOISE]
     rows = []

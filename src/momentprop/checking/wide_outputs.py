@@ -22,7 +22,7 @@ class Chosen:
 
 
 def chosen(run: Run, methods: Mapping[str, Compared]) -> Chosen:
-    """The methods that can run on a model; one pass of AP1 tells what its final output is."""
+    """The methods that can run on a model; one pass of AP1 finds its final output."""
     if not any(method.follows for method in methods.values()):
         return Chosen(dict(methods), 1, [])
     output = run.apart().under(functools.partial(propagate, method="ap1"))
@@ -46,7 +46,7 @@ def chosen(run: Run, methods: Mapping[str, Compared]) -> Chosen:
 
 
 def _units(shape: Any, items: int) -> int:
-    """The units of the final output for each input, or all of them if they are not told apart by input."""
+    """The units of the final output for each input, or all of them if they do not belong to single inputs."""
     return int(shape[1:].numel() if shape and shape[0] == items else shape.numel())
 
 

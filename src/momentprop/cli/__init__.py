@@ -1,7 +1,7 @@
 """The command `momentprop`: checks a network, fetches data sets, builds kernels, and runs commands of other packages.
 
-Each module of this folder is one command, with a function `register` that adds it. `main` turns a mistake of the user
-into one line on the standard error and the exit status 2. Any other error is a bug of ours and keeps its traceback.
+Each module of this folder is one command, with a function `register` that adds it. `main` turns a user's mistake into
+one line on standard error and exit status 2. Any other error is our bug and keeps its traceback.
 """
 
 import sys

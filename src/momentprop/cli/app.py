@@ -1,4 +1,4 @@
-"""The command with all its sub-commands: those of the library, and those that other packages add.
+"""The command with all its sub-commands: the library's, and those that other packages add.
 
 A package adds commands with entry points in the group `momentprop.commands`. An entry point has the name of its command
 and refers to a function `register(app)`, like those of the modules in this folder.

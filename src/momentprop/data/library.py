@@ -30,7 +30,7 @@ def get(name: str, root: Root = None) -> Path:
     download resumes where it ended.
 
     Args:
-        name: `"mnist"`, `"fashion-mnist"` or `"cifar10"`. The embedded `"digits"` are always there.
+        name: `"mnist"`, `"fashion-mnist"` or `"cifar10"`. The embedded `"digits"` need no fetching.
         root: The folder of all data sets; by default `$MOMENTPROP_DATA`, or `momentprop` in the platform's cache.
     """
     place = folder(name, root)
@@ -74,7 +74,7 @@ def folder(name: str, root: Root = None) -> Path:
         return Path(str(resources.files("momentprop.data"))) / EMBEDDED
     recipe(name)
     place = store.default_root() if root is None else Path(root).expanduser()
-    return place.absolute() / name  # package clients run in folders of their own
+    return place.absolute() / name  # package clients run in their own folders
 
 
 def size(name: str, root: Root = None) -> int | None:

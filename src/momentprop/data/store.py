@@ -1,8 +1,8 @@
 """Stores data sets on disk: one memory-mappable file per split, written atomically and always verified.
 
 `root/mnist/train.safetensors` holds the tensors `images` (bytes, shape `(n, channels, height, width)`) and `labels`
-(bytes). Every read compares the SHA-256 of that content with the known one, so that a damaged file is detected
-rather than used for training.
+(bytes). Every read compares the SHA-256 of that content with the known one, so a damaged file is detected rather than
+used for training.
 """
 
 import contextlib

@@ -119,7 +119,7 @@ class _Refresh:
 
 
 def pixel_of(model: nn.Module) -> Statistics:
-    """The pixel that passes a normalized model: the statistics of its inputs."""
+    """The pixel that passes through a normalized model: the statistics of its inputs."""
     (hook,) = (hook for hook in hooks_before(model).values() if isinstance(hook, _Refresh))
     return hook.pixel(model)
 

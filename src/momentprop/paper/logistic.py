@@ -37,8 +37,8 @@ def mackay(mean: Tensor, variance: Tensor) -> Tensor:
 def pea(mean: Tensor, variance: Tensor) -> Tensor:
     r"""$E\,S(X) \approx E\,L(X)$, $L$ the piecewise exponential (Laplace) distribution function of scale $1/\ln 2$.
 
-    $E\,L(X) = \tfrac12 E[2^X; X<0] + \Phi(a) - \tfrac12 E[2^{-X}; X \ge 0]$, evaluated by Mills ratios: the printed
-    form overflows. Off by at most 0.0234; it does not tend to $S(\mu)$ as the variance goes to zero.
+    $E\,L(X) = \tfrac12 E[2^X; X<0] + \Phi(a) - \tfrac12 E[2^{-X}; X \ge 0]$, evaluated with Mills ratios, because the
+    printed form overflows. Off by at most 0.0234; it does not tend to $S(\mu)$ as the variance goes to zero.
     """
     _, _, a = standardize(mean, variance)
     below = expectation_below_zero(mean, variance, _LN2)

@@ -1,4 +1,4 @@
-r"""The larger of two variables (paper, "Max and Leaky ReLU"); more of them are compared pairwise, in a tree."""
+r"""The larger of two variables (paper, "Max and Leaky ReLU"); more than two are compared pairwise, in a tree."""
 
 import math
 

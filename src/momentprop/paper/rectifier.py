@@ -67,12 +67,10 @@ def leaky_relu_fitted(mean: Tensor, variance: Tensor, slope: float | Tensor = 0.
 def leaky_relu_logistic(mean: Tensor, variance: Tensor, slope: float | Tensor = 0.0) -> tuple[Tensor, Tensor]:
     r"""Exact moments of the leaky ReLU for logistic $X$ with scale $s = \sigma/\sigma_S$.
 
-    The paper gives the ReLU $Y$: $E\,Y = s\log(1+e^{\mu/s})$ and
-    $\mathrm{Var}\,Y = -2s^2\mathrm{Li}_2(-e^{\mu/s}) - (E\,Y)^2$.
-    The leaky ReLU is $\alpha X + \beta Y$, with variance
-    $\alpha^2\sigma^2 + 2\alpha\beta\,\mathrm{Cov}(X, Y) + \beta^2\,\mathrm{Var}\,Y$, where
-    $\mathrm{Cov}(X,Y) = \mathrm{Var}\,Y + E[Y]\,E[Y - X]$. The dilogarithm is taken at $-e^{-|\mu|/s}$
-    by its inversion formula, so that nothing large cancels.
+    The paper gives the ReLU $Y$: $E\,Y = s\log(1+e^{\mu/s})$ and $\mathrm{Var}\,Y = -2s^2\mathrm{Li}_2(-e^{\mu/s}) -
+    (E\,Y)^2$. The leaky ReLU is $\alpha X + \beta Y$, with variance $\alpha^2\sigma^2 + 2\alpha\beta\,\mathrm{Cov}(X,
+    Y) + \beta^2\,\mathrm{Var}\,Y$, where $\mathrm{Cov}(X,Y) = \mathrm{Var}\,Y + E[Y]\,E[Y - X]$. The dilogarithm is
+    evaluated at $-e^{-|\mu|/s}$ by its inversion formula, so nothing large cancels.
     """
     sigma, _, a = standardize(mean, variance)
     scale = sigma / math.sqrt(LOGISTIC_VARIANCE)

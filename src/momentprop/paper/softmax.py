@@ -1,9 +1,9 @@
 r"""The class posterior $q(y) = E\,\mathrm{softmax}(X)_y$ (paper, "Softmax"), as $\log q$, normalized.
 
-Written with independent $X_k$ of mean $\mu_k$ and variance $\sigma_k^2$, and $\sigma_S^2 = \pi^2/3$. For 100 and more
-classes and variances up to 1, all but the centred form are further from the truth than the softmax of the means. (The
-main text assumes i.i.d. logistic noise; only the normal form does so, while the logistic form uses the multivariate
-logistic distribution.)
+The formulas have independent $X_k$ of mean $\mu_k$ and variance $\sigma_k^2$, and $\sigma_S^2 = \pi^2/3$. For 100 and
+more classes and variances up to 1, all but the centred form are further from the truth than the softmax of the means.
+(The main text assumes i.i.d. logistic noise; only the normal form does so, while the logistic form uses the
+multivariate logistic distribution.)
 """
 
 import math
@@ -39,7 +39,7 @@ def softmax_normal(mean: Tensor, variance: Tensor, dim: int = -1) -> Tensor:
 def softmax_logistic(mean: Tensor, variance: Tensor, dim: int = -1) -> Tensor:
     r"""$-\log q(y) = \log\sum_k \exp((\mu_k - \mu_y)/\sqrt{(\sigma_k^2+\sigma_y^2)/\sigma_S^2 + 1})$, normalized.
 
-    Quadratic in time and, backward pass included, linear in memory. The divergence from the truth for variances round
+    Quadratic in time and, backward pass included, linear in memory. The divergence from the truth for variances around
     1 is 7e-3 nats for 10 classes and 5e-2 for 100.
     """
 

@@ -1,6 +1,6 @@
-"""Models with random weights, made of the posteriors that other libraries have found.
+"""Models with random weights, made from the posteriors of other libraries.
 
-None of these libraries is needed to import this package: what they made is read by its attributes.
+None of these libraries is needed to import this package: it reads the attributes of what they made.
 """
 
 from momentprop.posteriors.laplace import from_laplace

@@ -1,4 +1,4 @@
-"""Values for parameters, made of one vector or matrix over all of their elements."""
+"""Values for parameters, made from one vector or matrix over all their elements."""
 
 from collections.abc import Mapping
 from typing import Any

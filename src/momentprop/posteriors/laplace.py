@@ -10,7 +10,7 @@ from momentprop.weights import with_weights
 
 
 def from_laplace(posterior: Any) -> nn.Module:
-    """Return the model of a fitted posterior of laplace-torch, with random weights.
+    """Return the model of a fitted laplace-torch posterior, with random weights.
 
     ```python
     la = laplace.Laplace(model, "classification", subset_of_weights="all", hessian_structure="diag")
@@ -18,9 +18,9 @@ def from_laplace(posterior: Any) -> nn.Module:
     y = momentprop.propagate(momentprop.posteriors.from_laplace(la), x)
     ```
 
-    A diagonal posterior gives independent weights. A full or a Kronecker-factored one, of all weights or of the last
-    layer, gives weights with their whole covariance, which takes the square of their number as memory: `propagate`
-    follows it to the outputs, and `covariance=False` takes the variances alone.
+    A diagonal posterior gives independent weights. A full or Kronecker-factored one, over all weights or the last
+    layer, gives weights with their whole covariance, whose memory grows with the square of their number: `propagate`
+    follows it to the outputs, and `covariance=False` takes only the variances.
     """
     inner = getattr(posterior, "model", None)
     mean = getattr(posterior, "mean", None)

@@ -1,4 +1,4 @@
-"""Moments of weights along a path of training: SWAG."""
+"""Moments of weights along a training path: SWAG."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ def from_swag(
     second_moment: Mapping[str, Tensor],
     deviations: Mapping[str, Tensor] | None = None,
 ) -> nn.Module:
-    r"""Return a model with the weights of SWAG: normal, with moments that were averaged over steps of training.
+    r"""Return a model with the weights of SWAG: normal, with moments averaged over training steps.
 
     >>> import torch, momentprop
     >>> layer = torch.nn.Linear(1, 1, bias=False).requires_grad_(False)
@@ -27,11 +27,11 @@ def from_swag(
            variance=tensor([[0.0100]]))
 
     Args:
-        model: the network; the weights that are not named keep their values.
+        model: the network; weights that are not named keep their values.
         mean: the average of each weight, by its name.
         second_moment: the average of its square.
-        deviations: the last $K$ steps less the mean, of shape (K, ...) for each weight. With them the weights are
-            those of the full method: half of the variance is diagonal, and half that of the deviations,
+        deviations: the last $K$ steps minus the mean, of shape (K, ...) for each weight. With them the weights follow
+            the full method: half of the variance is diagonal, and half comes from the deviations,
             $\frac{1}{2(K-1)}\sum_k d_k d_k^\top$, with the covariance of all weights.
     """
     names = dict(model.named_parameters())

@@ -19,16 +19,16 @@ _CONVOLUTIONS: dict[tuple[bool, int], Callable[..., Any]] = {
 
 
 def from_variational(model: nn.Module) -> nn.Module:
-    """Return a model whose layers of bayesian-torch or blitz are plain ones with random weights.
+    """Return a model whose bayesian-torch or blitz layers are plain layers with random weights.
 
     ```python
     network = nn.Sequential(blitz.modules.BayesianLinear(4, 8), nn.ReLU(), blitz.modules.BayesianLinear(8, 1))
     y = momentprop.propagate(momentprop.posteriors.from_variational(network), x)
     ```
 
-    The model itself stays as it is. Linear layers, convolutions and embeddings are known, by reparametrization as well
-    as by Flipout, whose outputs have the same distribution for each item. A layer that returns its divergence from the
-    prior beside its output returns zero there.
+    The model itself stays as it is. It handles linear layers, convolutions and embeddings, with reparametrization and
+    with Flipout, whose outputs have the same distribution for each item. A layer that also returns its divergence from
+    the prior returns zero there.
     """
     replica = Replica(model)
     made: dict[int, nn.Module] = {}
@@ -45,7 +45,7 @@ def from_variational(model: nn.Module) -> nn.Module:
 
 
 class _Layer(nn.Module):
-    """One layer with random weights, which takes and returns what the one it stands for does."""
+    """One layer with random weights, which takes and returns what the layer it replaces does."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()

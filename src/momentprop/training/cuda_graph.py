@@ -12,7 +12,7 @@ class GraphedStep:
     """A function of one tensor of one shape, recorded as a CUDA graph at its fourth call and replayed from then on.
 
     A step of AP2 has more than a thousand small operations, which a GPU finishes faster than Python can launch them. A
-    replay launches all of them at once. All other tensors that the function reads or writes must keep their memory.
+    replay launches all of them together. All other tensors that the function reads or writes must keep their memory.
     """
 
     def __init__(self, function: Callable[[Tensor], None]) -> None:

@@ -89,7 +89,7 @@ def _leave() -> None:
     """Leave the other processes, and let torch's threads drop the tensors of the last exchange.
 
     DistributedDataParallel keeps the group's threads alive. One that drops a tensor while Python ends aborts the
-    process (pytorch issue 190489). It needs Python's lock for it, which this pause gives away.
+    process (pytorch issue 190489). To drop it, the thread needs Python's lock, which this pause gives up.
     """
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -47,11 +47,11 @@ def fit(
         model: any module; the method `ap2` runs it as `propagate` does. It is returned to its device at the end.
         examples: a pair of tensors (inputs, targets), a `momentprop.data.Split` or any map-style data set, which are
             kept on the device; or a `DataLoader`, or any other iterable of batches (inputs, targets) that has a length
-            and no `[]`, which is read in every epoch anew and makes its own batches.
+            and no `[]`, which is read again in every epoch and makes its own batches.
         settings: how to train; by default `Settings()`, which is Adam for 20 epochs by AP2.
-        validation: examples to evaluate with after every epoch, given likewise.
-        objective: the loss and the other reported figures. The default is `Classification(settings.softmax)`, and
-            for the training steps the loss that `settings.loss` names.
+        validation: examples to evaluate with after every epoch, in the same form.
+        objective: the loss and the other reported figures. The default is `Classification(settings.softmax)`, with the
+            loss named by `settings.loss` in the training steps.
         out: a folder for checkpoints and logs, and at the end the model. Without one, nothing is written.
         resume: continue from the checkpoint in the folder, if there is one.
         overwrite: start over even if the folder holds a run.

@@ -39,7 +39,7 @@ class Folder:
     def open(self, *, resume: bool = False, overwrite: bool = False) -> Checkpoint | None:
         """Return the checkpoint to resume from, or None to start; a folder that holds something else is an error.
 
-        This changes nothing, so that all processes can do it.
+        This changes nothing, so all processes can do it.
         """
         self._require_folder()
         here = [name for name in (*_OURS, *_OURS_AT_THE_END) if (self.path / name).exists()]
@@ -124,7 +124,7 @@ class Folder:
         log.write_csv(self.path / "log.csv", history)
 
     def tidy(self, history: list[log.Row]) -> None:
-        """Make good what a killed run left: remove its temporary files, and write its log, which it may not have."""
+        """Clean up after a killed run: remove its temporary files, and write its log, which may be missing."""
         remove_leftovers(self.path, (*_OURS, *_OURS_AT_THE_END))
         self.save_log(history)
 
@@ -139,7 +139,7 @@ class Folder:
         self._write_json("result.json", result)
 
     def _clear(self) -> None:
-        """Remove the files of the old run, but for its checkpoint, which the new one replaces."""
+        """Remove the files of the old run, except its checkpoint, which the new one replaces."""
         self.path.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.path, (*_OURS, *_OURS_AT_THE_END))
         for name in (*_OURS[1:], *_OURS_AT_THE_END):

@@ -1,4 +1,4 @@
-"""A loader as training examples: its batches are read one at a time, in every epoch anew."""
+"""A loader as training examples: its batches are read one at a time, again in every epoch."""
 
 import itertools
 from collections.abc import Iterator
@@ -18,8 +18,9 @@ _AT_ONCE = 500
 class Loader:
     """A `DataLoader`, or any other iterable of batches (inputs, targets) that has a length.
 
-    It is read with random numbers of its own, which depend on the seed and the epoch only. So the order of the examples
-    and what a data set draws do not depend on the noise of the training, and a run that was killed reads them again.
+    It is read with its own random numbers, which depend only on the seed and the epoch. So the order of the examples
+    and what a data set draws do not depend on the noise of the training, and a run that was killed reads the same
+    again.
     """
 
     def __init__(self, batches: Any, device: torch.device | None = None) -> None:
@@ -42,7 +43,7 @@ class Loader:
 
     @property
     def size(self) -> int:
-        """The number of examples of a full batch, as far as the loader tells it."""
+        """The number of examples in a full batch, if the loader knows it."""
         return getattr(self.batches, "batch_size", None) or 1
 
     def to(self, device: torch.device) -> "Loader":
@@ -78,7 +79,7 @@ def _pair(batch: Any) -> Pairs:
 
 
 def as_training(data: Any) -> Examples | Loader:
-    """Convert what `fit` takes: examples that are kept on the device, or a loader whose batches are read."""
+    """Convert what `fit` takes: examples to keep on the device, or a loader whose batches are read."""
     if isinstance(data, Loader):
         return data
     if hasattr(data, "__iter__") and not hasattr(data, "__getitem__") and not hasattr(data, "batch"):
@@ -99,7 +100,7 @@ def parts(examples: Examples | Loader, ranks: Ranks) -> Iterator[tuple[Tensor, T
 
 
 def some_inputs(examples: Examples | Loader, count: int, seed: int, epoch: int, device: torch.device | str) -> Tensor:
-    """The inputs of so many examples, or of all if there are fewer; seed and epoch choose them."""
+    """The inputs of that many examples, or of all if there are fewer; seed and epoch choose them."""
     if not isinstance(examples, Loader):
         return examples.batch(order(len(examples), seed, epoch)[:count].to(device))[0]
     found: list[Tensor] = []

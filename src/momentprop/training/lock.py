@@ -9,11 +9,11 @@ from pathlib import Path
 from momentprop.training.checkpoint import CheckpointError
 
 NAME = ".lock"
-"""The name of the lock's file, which exists while the folder is in use, and after a kill until the next run."""
+"""The name of the lock file, which exists while the folder is in use and, after a kill, until the next run."""
 
 
 class FolderLock:
-    """Keeps other runs out of a folder, which it makes; `release` removes what it made, unless it is used."""
+    """Keeps other runs out of a folder, which it makes; `release` removes what it made, unless that is in use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / NAME

@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 
 def write_csv(path: Path, history: Sequence[Row]) -> None:
-    """Write one line per epoch. Each call rewrites the whole file, so that a killed run leaves no line twice."""
+    """Write one line per epoch. Each call rewrites the whole file, so a killed run leaves no duplicate line."""
     if not history:
         return
     text = io.StringIO(newline="")

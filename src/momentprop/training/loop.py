@@ -113,7 +113,7 @@ class Trainer:
             bar.step(lambda: self.running_figures(clock.seconds))
             every = self.settings.checkpoint_every
             if every and (at.epoch * self.steps + at.step) % every == 0 and at.step < self.steps:
-                self._require_finite()  # waits for the device, so that the clock is right
+                self._require_finite()  # waits for the device, so the clock is right
                 at.seconds = clock.seconds
                 self.save()
                 clock.set(at.seconds)
@@ -123,7 +123,7 @@ class Trainer:
         return row
 
     def _batches(self) -> Iterable[Tensor | Pairs]:
-        """The batches that are left of the epoch: as positions of examples, or as a loader gives them."""
+        """The remaining batches of the epoch: as positions of examples, or from a loader."""
         if isinstance(self.examples, Loader):
             return self.examples.epoch(self.settings.seed, self.position.epoch, self.position.step)
         permutation = order(len(self.examples), self.settings.seed, self.position.epoch).to(self.ranks.device)
@@ -131,7 +131,7 @@ class Trainer:
         return batches[self.position.step :]
 
     def step(self, batch: Tensor | Pairs) -> None:
-        """Make one step with a batch, or the examples at these positions; the last one of an epoch may be smaller."""
+        """Make one step with a batch, or the examples at these positions; the last of an epoch can be smaller."""
         if len(batch) < self.full:
             self._step(batch, self.runner if self.ranks.world > 1 else self.model)  # not worth a compilation
         elif self.graphed and isinstance(batch, Tensor):

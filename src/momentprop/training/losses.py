@@ -48,7 +48,7 @@ class Classification:
     r"""The loss $-\log q(y)$ of the class posterior $q(y) = E\,\mathrm{softmax}(X)_y$, and the accuracy of its maximum.
 
     Args:
-        softmax: how to take the expectation if the output is a value with a variance (see `class_posterior`).
+        softmax: how to compute the expectation if the output is a value with a variance (see `class_posterior`).
     """
 
     names: tuple[str, ...] = ("loss", "accuracy")
@@ -80,7 +80,7 @@ class ExpectedClassification(Classification):
     r"""The loss $E[-\log\mathrm{softmax}(X)_y] = E\log\sum_k e^{X_k} - E X_y$, and the accuracy.
 
     Training with sampled noise minimizes this loss, on average over its draws. It is never less than $-\log q(y)$ and
-    can be far larger, because every draw has to be right, not only their average.
+    can be far larger, because every draw must be right, not only their average.
     """
 
     def __call__(self, output: Any, target: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ _ADAM = {"step", "exp_avg", "exp_avg_sq"}
 
 
 def make_optimizer(model: nn.Module, settings: Settings, graphed: bool) -> torch.optim.Optimizer:
-    """Make the optimizer; for a CUDA graph its state and its learning rate lie on the GPU."""
+    """Make the optimizer; for a CUDA graph, keep its state and learning rate on the GPU."""
     parameters: Sequence[nn.Parameter] = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise UserError("the model has no parameters to train")
@@ -25,7 +25,7 @@ def make_optimizer(model: nn.Module, settings: Settings, graphed: bool) -> torch
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors of an optimizer's state by parameter and name, and the rest in a form that JSON takes."""
+    """Return the tensors of an optimizer's state by parameter and name, and the rest in a form for JSON."""
     tensors: dict[str, Tensor] = {}
     rest: dict[str, Any] = {}
     for index, entries in optimizer.state_dict()["state"].items():

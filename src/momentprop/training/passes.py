@@ -75,7 +75,7 @@ def evaluate(
     ranks: Ranks,
     calibration: Calibration | None = None,
 ) -> dict[str, float]:
-    """Return the averages of an objective over examples, which the processes share."""
+    """Return the averages of an objective over examples, which the processes share out."""
     sums = torch.zeros(len(objective.names), dtype=torch.float64, device=ranks.device)
     count = torch.zeros((), dtype=torch.float64, device=ranks.device)
     with evaluating(model), autocast(settings, ranks.device):
@@ -105,7 +105,7 @@ def converted(tensor: Tensor, settings: Settings) -> Tensor:
 
 
 def autocast(settings: Settings, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Return a context of half precision where it is safe, if the settings ask for it."""
+    """Return a context for half precision where it is safe, if the settings ask for it."""
     return torch.autocast(device.type, torch.bfloat16) if settings.amp else contextlib.nullcontext()
 
 

@@ -23,8 +23,8 @@ def fitted(
 ) -> Calibration:
     """Calibrate the model with its current weights, under the noise of the run; seed and epoch fix the draws.
 
-    Every channel has a factor of its own and nothing else, so that the gradient treats the corrections as constants.
-    The model is in evaluation mode, but with dropout: a batch normalization uses its running statistics.
+    Every channel has only its own factor, so the gradient treats the corrections as constants. The model is in
+    evaluation mode, but with dropout: a batch normalization uses its running statistics.
     """
     inputs = converted(some_inputs(examples, INPUTS, settings.seed, epoch, device), settings)
     try:

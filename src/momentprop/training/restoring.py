@@ -1,4 +1,4 @@
-"""Checks that a checkpoint fits the run that is to continue from it, before anything is restored."""
+"""Checks that a checkpoint fits the run that will continue from it, before anything is restored."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from momentprop.training.optimizer import require_state
 
 
 def require_same_run(found: Checkpoint, path: Path, model: nn.Module, facts: Mapping[str, Any]) -> None:
-    """Raise a `CheckpointError` if the checkpoint is of other examples, another objective or another model."""
+    """Raise a `CheckpointError` if the checkpoint is for other examples, another objective or another model."""
     for name, value in facts.items():
         if found.state[name] != value:
             raise CheckpointError(
@@ -37,7 +37,7 @@ def require_weights(tensors: Mapping[str, Tensor], path: Path, model: nn.Module)
 
 
 def require_fitting(found: Checkpoint, optimizer: torch.optim.Optimizer, sums: Tensor, steps: int) -> None:
-    """Raise a `ContentError` if the rest of the checkpoint does not fit a run with so many steps in an epoch."""
+    """Raise a `ContentError` if the rest of the checkpoint does not fit a run with this many steps per epoch."""
     if found.state["step"] >= steps:
         raise ContentError(f"its position is step {found.state['step']} of an epoch with {steps} steps")
     step, seen = found.state["step"], found.state.get("seen")

@@ -25,7 +25,7 @@ def setting(
     least: float | None = None,
     above: float | None = None,
 ) -> Any:
-    """Declare a setting with its help text and its choices, its least value, or a value that it must exceed."""
+    """Declare a setting with its help text and its choices, its least value, or a bound that it must exceed."""
     return dataclasses.field(
         default=default, metadata={"help": text, "choices": choices, "least": least, "above": above}
     )
@@ -66,7 +66,7 @@ class Settings:
     calibrate_every: int = setting(
         0, "For ap2: fit corrections of its variances at the start and after every N epochs; 0: never.", least=0
     )
-    samples: int = setting(16, "The number of draws that the evaluation by sample averages.", least=2)
+    samples: int = setting(16, "The number of draws that evaluation by sample averages.", least=2)
     epochs: int = setting(20, "The number of passes through the training examples.", least=1)
     batch_size: int = setting(128, "Examples per step, over all processes together.", least=1)
     learning_rate: float = setting(1e-3, "The learning rate of the first epoch.", above=0)
@@ -106,7 +106,7 @@ class Settings:
         return _DTYPES[self.dtype]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields in a form that JSON takes."""
+        """Return the fields in a form for JSON."""
         return dataclasses.asdict(self)
 
     @classmethod

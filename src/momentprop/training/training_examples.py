@@ -1,4 +1,4 @@
-"""Training examples, kept on one device: batches are gathered there, so that no step waits for data."""
+"""Training examples, kept on one device: batches are gathered there, so no step waits for data."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -18,16 +18,16 @@ _VALIDATE = [__debug__]
 
 
 def set_default_validate_args(enabled: bool) -> None:
-    """Switch the checks that look at the data of new values (finite, non-negative variance) on or off."""
+    """Switch on or off the checks that look at the data of new values (finite, non-negative variance)."""
     _VALIDATE[0] = enabled
 
 
 class Value(Operand):
     """A random tensor, described by a few component tensors.
 
-    Every subclass becomes a dataclass, because DDP looks for tensors there, and a pytree, because `torch.func`,
-    `torch.export` and `torch.compile` look there. `torch.load(weights_only=True)` accepts it. The constructor checks
-    its arguments; `of` builds a value of the same type from components that need no check.
+    Every subclass becomes a dataclass, because DDP looks for tensors in these, and a pytree, because `torch.func`,
+    `torch.export` and `torch.compile` do. `torch.load(weights_only=True)` accepts it. The constructor checks its
+    arguments; `of` builds a value of the same type from components that need no check.
     """
 
     def __init_subclass__(cls) -> None:
@@ -44,7 +44,7 @@ class Value(Operand):
     def __torch_function__(
         cls, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Look up the rule for an operation; torch calls this when the operation meets a value."""
+        """Look up the rule for an operation; torch calls this when an operation gets a value."""
         return dispatch(function, args, kwargs or {})
 
     @classmethod
@@ -57,13 +57,13 @@ class Value(Operand):
 
     @classmethod
     def certain(cls, tensor: Tensor) -> Any:
-        """Return a tensor as a value of this type that is not random, if the type has one."""
+        """Return a tensor as a certain value of this type, if the type has one."""
         raise MissingRule(f"a plain tensor cannot become a {cls.__name__} at {where()}: its `certain` is not defined")
 
     def each(self, function: Callable[[Tensor], Any]) -> Any:
         """Apply a function that moves or converts elements to every component.
 
-        If the function returns several tensors, the result is as many values.
+        If it returns several tensors, the result is that many values.
         """
         return self.assembled(*(function(getattr(self, name)) for name in self.components))
 
@@ -155,20 +155,20 @@ class Value(Operand):
 
     @property
     def _is_large(self) -> bool:
-        """Whether the value is printed in short: its shape, and the first elements and the range of its components."""
+        """Whether the value prints as a summary: its shape, and the first elements and the range of its components."""
         first = self.leading
         return self._printed > shown.LARGE and type(first) in _PRINTED and may_look_at(first, True)
 
     @property
     def _printed(self) -> int:
-        """How many elements decide whether the value is printed in short."""
+        """The number of elements that decides whether the value prints as a summary."""
         return self.leading.numel()
 
     def to_dataframe(self, names: Sequence[str] | None = None) -> Any:
         """Return a pandas data frame with a row for each element; needs pandas.
 
-        Its index is the place along each dimension, and the columns are the mean `loc`, the standard deviation, and the
-        standard errors of an `Estimate`. `names` are those of the units along the last dimension.
+        Its index is the position along each dimension, and the columns are the mean `loc`, the standard deviation, and
+        the standard errors of an `Estimate`. `names` label the units along the last dimension.
         """
         wanted = ("loc", "stddev", "loc_error", "variance_error")
         return shown.frame({name: getattr(self, name) for name in wanted if hasattr(self, name)}, names)
@@ -216,7 +216,7 @@ def _operation(name: str) -> Callable[..., Any]:
 
     method.__name__ = name
     method.of_tensor = function  # type: ignore[attr-defined]
-    method.__doc__ = f"As `torch.Tensor.{name}`, by the rule for this type of value."
+    method.__doc__ = f"As `torch.Tensor.{name}`, using the rule for this type of value."
     return method
 
 

@@ -25,7 +25,7 @@ class Categorical(Predictions, Value):
     """
 
     logits: Tensor
-    scores: ClassVar[Any] = None  # the random logits of which it is the posterior
+    scores: ClassVar[Any] = None  # the random logits that it is the posterior of
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = torch.log_softmax(as_tensor(logits, "logits"), dim=-1)
@@ -52,11 +52,11 @@ class Categorical(Predictions, Value):
     def plot(
         self, dim: int | None = -1, *, names: Sequence[str] | None = None, items: int = 4, ap1: Any = None
     ) -> "Figure":
-        """Return a figure with the probabilities of the classes as bars, of the first rows; needs matplotlib."""
+        """Return a figure with the class probabilities of the first rows as bars; needs matplotlib."""
         return super().plot(-1 if dim is None else dim, names=names, items=items, ap1=ap1)
 
     def mutual_information(self, dim: int = -1, points: int | None = None) -> Tensor:
-        r"""What of the entropy is due to the noise of the scores that this is the posterior of, in nats."""
+        r"""The part of the entropy that is due to the noise of the underlying scores, in nats."""
         if self.scores is None:
             raise ValueError(
                 "this class posterior does not know the random scores that it came from: write "

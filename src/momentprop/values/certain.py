@@ -61,7 +61,7 @@ class Certain(Predictions, Value):
         return int(self.loc)
 
     def mutual_information(self, dim: int = -1, points: int | None = None) -> Tensor:
-        """Return zero: there is no noise that the class could depend on."""
+        """Return zero: there is no noise for the class to depend on."""
         return torch.zeros_like(self.loc.select(dim, 0))
 
     def _log_q(self, dim: int) -> Tensor:

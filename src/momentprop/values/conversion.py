@@ -46,9 +46,9 @@ def copied(x: Any) -> Any:
 
 
 def as_values(tree: Any, wanted: type[Value], seen: Callable[[Any], Any] = seen) -> Any:
-    """Replace the floating-point tensors of a structure by values of a type, if it can hold what is certain.
+    """Replace the floating-point tensors of a structure by values of a type, if that type can be certain.
 
-    `seen` returns the value that a plain tensor has become in a pass, by default in the one that is running.
+    `seen` returns the value that a plain tensor has become in a pass, by default the current one.
     """
     if wanted.certain.__func__ is Value.certain.__func__:  # type: ignore[attr-defined]
         return tree

@@ -21,8 +21,8 @@ class Estimate(Uncertain):
     r"""Mean and variance of a number of draws, each with its standard error.
 
     `propagate(..., method="sample")` returns it. It is a result only: it can be indexed, but no operation has a rule
-    for it. While they are few, it keeps the `draws` themselves, stacked along a new first dimension (otherwise that is
-    None). They answer for class probabilities, entropies and intervals.
+    for it. While they are few, it keeps the `draws` themselves, stacked along a new first dimension (otherwise None),
+    and uses them for class probabilities, entropies and intervals.
 
     >>> import torch, momentprop
     >>> scores = torch.tensor([[2.0, 0.0, -1.0]])
@@ -42,7 +42,7 @@ class Estimate(Uncertain):
         self.loc_error, self.variance_error = loc_error, variance_error
 
     def __getitem__(self, index: Any) -> "Estimate":
-        """Choose elements as of a tensor, with their draws; a covariance of all units stays behind."""
+        """Choose elements as from a tensor, with their draws, but without a covariance of all units."""
         parts = (self.loc, self.variance, self.loc_error, self.variance_error)
         chosen = Estimate.of(*(part[index] for part in parts))
         if self.draws is not None:
@@ -54,16 +54,16 @@ class Estimate(Uncertain):
         return (self[place] for place in range(len(self)))
 
     def mutual_information(self, dim: int = -1, points: int | None = None) -> Tensor:
-        """What of the entropy is due to the noise, in nats: the mean divergence of a draw from the class posterior.
+        """The part of the entropy due to the noise, in nats: the mean divergence of a draw from the class posterior.
 
-        Of few draws it is too small, by about the number of classes over twice the number of draws.
+        With few draws it is too small, by about the number of classes over twice the number of draws.
         """
         log_q, log_p = self._log_q(dim), self._log_p(dim)
         apart = torch.where(log_p == -torch.inf, 0.0, log_p - log_q)
         return (log_p.exp() * apart).sum(-1).mean(0)
 
     def interval(self, p: float = 0.95) -> tuple[Tensor, Tensor]:
-        """Return the ends of the central interval of each unit: quantiles of the draws, if they were kept.
+        """Return the ends of the central interval of each unit: quantiles of the draws, if these were kept.
 
         Otherwise they are those of a normal unit with the moments of the draws.
         """
@@ -87,7 +87,7 @@ class Estimate(Uncertain):
 
     @classmethod
     def without_rule(cls, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoReturn:
-        """Refuse an operation: what follows the model belongs into each draw."""
+        """Refuse an operation: what follows the model must be part of each draw."""
         if function.__name__ in CONVERSIONS:
             super().without_rule(function, args, kwargs)
         raise MissingRule(

@@ -1,4 +1,4 @@
-"""Several draws that lie behind each other along the first dimension of one tensor."""
+"""Several draws, one after the other along the first dimension of one tensor."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Self
@@ -28,12 +28,12 @@ class Fold:
         self.refused = False  # also where the model has caught the error
 
     def refuse(self, what: str) -> NoReturn:
-        """Give up, because nobody knows that something keeps the draws apart."""
+        """Give up, because an operation is not known to keep the draws apart."""
         self.refused = True
         raise NotFolded(f"{what!r} may mix draws that lie in one batch")
 
     def value(self, tensor: Tensor) -> "Folded":
-        """Return a tensor of draws that lie behind each other."""
+        """Return a tensor of draws that lie one after the other."""
         if not tensor.ndim or tensor.shape[0] % self.count:
             self.refuse("a result without items")
         self.bytes += tensor.nbytes
@@ -47,7 +47,7 @@ class Fold:
         return self.value(draws.flatten(0, 1) if draws.ndim > 1 else draws.new_empty(()))
 
     def lifted(self, tensor: Tensor) -> "Folded":
-        """Return a tensor that all draws share, once for each."""
+        """Return a tensor that all draws share, repeated for each."""
         return self.drawn(self.stacked(tensor))
 
     def stacked(self, tensor: Tensor) -> Tensor:
@@ -58,8 +58,8 @@ class Fold:
 class Folded(Sample):
     """Draws of shape (b, ...) as one tensor of shape (draws * b, ...), which a model sees as one draw.
 
-    So a model finds the sizes that it would find in a single draw, and cannot read an element. The operations are
-    those of `momentprop.folding`; all others are refused.
+    The model finds the sizes of a single draw, and cannot read an element. Operations outside `momentprop.folding` are
+    refused.
     """
 
     def __init__(self, folded: Tensor, fold: Fold) -> None:
@@ -74,7 +74,7 @@ class Folded(Sample):
 
     @classmethod
     def without_rule(cls, function: Any, args: Any, kwargs: Any) -> Any:
-        """Refuse an operation that the running fold has not seen."""
+        """Refuse an operation that the current fold has not seen."""
         raise NotFolded("without_rule")
 
     def each(self, function: Callable[[Tensor], Any]) -> "Folded":

@@ -13,9 +13,9 @@ from momentprop.values.sources import Sources, new_event
 
 
 class Full(Joint):
-    """A `Joint` whose noise is all in its factors: what is born inside a network becomes further factors.
+    """A `Joint` whose noise is all in its factors: noise born inside a network becomes further factors.
 
-    So nothing is ever taken as independent of where it came from. That is for networks of a few hundred units an item:
+    So nothing ever counts as independent of where it came from. It is for networks of a few hundred units per item:
     each nonlinear layer adds as many factors as it has units.
     """
 
@@ -26,7 +26,7 @@ class Full(Joint):
 
     @classmethod
     def born(cls, *parts: Any, batch_dim: int | None = None, sources: Sources = ()) -> Self:
-        """Return a value with new noise, of which every unit has its own, as factors."""
+        """Return a value with new noise as factors; every unit has its own."""
         loc, own, factors = parts
         value = cls.of(loc, torch.zeros_like(loc), factors, batch_dim=batch_dim, sources=sources)
         noisy = own > 0

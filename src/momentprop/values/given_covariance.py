@@ -1,4 +1,4 @@
-"""The checks of what a `Joint` is made of: its own noise, factors, and covariance matrices."""
+"""Checks for the parts of a `Joint`: its own noise, factors, and covariance matrices."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from momentprop.values.given_distributions import base_of, is_correlated
 
 
 def items_along(loc: Tensor, batch_dim: Any) -> int | None:
-    """Return the dimension of the items: by default the first one, and none of a vector or a number."""
+    """Return the dimension of the items: by default the first one, and none for a vector or a number."""
     if batch_dim == "auto":
         return 0 if loc.ndim > 1 else None
     if batch_dim is None:
@@ -62,7 +62,7 @@ def as_matrices(loc: Tensor, given: Tensor, batch_dim: int | None) -> Tensor:
     if covariance.shape not in ((units, units), (items, units, units)):
         wanted = f"({units}, {units})" + ("" if batch_dim is None else f" or ({items}, {units}, {units})")
         raise ValueError(
-            f"the covariance of {units} units an item has the shape {wanted}, but this has {tuple(covariance.shape)}"
+            f"the covariance of {units} units per item has the shape {wanted}, but this has {tuple(covariance.shape)}"
         )
     return covariance.expand(items, units, units)
 

@@ -1,4 +1,4 @@
-"""torch's distributions as they become values: by their moments, where they have some."""
+"""How torch's distributions become values: through their moments, if they have any."""
 
 from torch import Tensor
 from torch.distributions import Distribution, Independent, LowRankMultivariateNormal, MultivariateNormal
@@ -7,7 +7,7 @@ from momentprop.values.base import may_look_at
 
 
 def base_of(distribution: Distribution) -> Distribution:
-    """Return what is inside of any number of `Independent`."""
+    """Return what is inside any number of `Independent`s."""
     while isinstance(distribution, Independent):
         distribution = distribution.base_dist
     return distribution

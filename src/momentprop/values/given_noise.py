@@ -11,7 +11,7 @@ from momentprop.values.base import Value, may_look_at
 def the_variance(
     variance: Any, stddev: Any, names: tuple[str, str] = ("input_variance", "input_std"), validate: bool | None = None
 ) -> Any:
-    """Return the variance that was given, or the square of the standard deviation; `names` are those of both.
+    """Return the given variance, or the square of the given standard deviation; `names` are the names of both.
 
     >>> the_variance(None, 0.5), the_variance(0.1, None)
     (0.25, 0.1)

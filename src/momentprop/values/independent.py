@@ -1,4 +1,4 @@
-"""The base of the values of AP2: units with a mean and a variance, assumed to be independent."""
+"""The base of AP2's values: units with a mean and a variance, assumed to be independent."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,20 +21,20 @@ from momentprop.values.uncertain import Uncertain
 class Independent(Uncertain):
     """Independent units with mean `loc` and variance `variance`; subclasses choose the distribution.
 
-    `variance` is a number or a tensor that broadcasts to the shape of `loc`; zero is legal and means certainty. The
-    standard deviation may be given in its place, as `stddev=`.
+    `variance` is a number or a tensor that broadcasts to the shape of `loc`; zero is legal and means certainty. You can
+    give the standard deviation instead, as `stddev=`.
     """
 
     loc: Tensor
     variance: Tensor
-    origin: ClassVar[tuple[Origin, int] | None] = None  # with the number of writes to the own memory at that time
+    origin: ClassVar[tuple[Origin, int] | None] = None  # with the number of writes to its memory at that time
     remedy: ClassVar[str] = (
         ", or let `momentprop.propagate` make its moments by `fallback='quadrature'` (if elementwise), "
         "`fallback='monte_carlo'` (any), or `fallback='linearize'` (if smooth)"
     )
-    law: ClassVar[Any] = None  # the distribution that an argument of a call was given as, from which it is drawn
+    law: ClassVar[Any] = None  # the distribution given as an argument of a call, to draw from
     number: ClassVar[float | None] = None  # the variance of all units, set where nobody can write to the tensor
-    given: ClassVar[Any] = None  # of a random weight, the `Joint` that it was given as
+    given: ClassVar[Any] = None  # for a random weight, the `Joint` that was given
     note: ClassVar[Any] = None  # set on attention scores and weights: see `rules.attention.notes`
 
     def __init__(
@@ -96,7 +96,7 @@ class Independent(Uncertain):
         super().replace(parts, origin)
 
     def settle(self, parts: Sequence[Tensor]) -> None:
-        """Replace mean and variance by copies, which have the origin and the note of what they are copies of."""
+        """Replace mean and variance by copies, which keep origin and note."""
         note = None if self.note is None else self.note.moved(self, *parts[:2])
         source = self.source.of_base(self._as_it_is()) if self.source.base is self else self.source
         super().replace(parts, (source, writes_to(self)))
@@ -212,7 +212,7 @@ def _like(loc: Tensor, given: Tensor, name: str) -> Tensor:
 
 
 def _require_moments(loc: Tensor, variance: Tensor | float) -> None:
-    """Check the data of a value, by numbers that a GPU sends at once; a comparison with NaN is false."""
+    """Check the data of a value, with numbers that a GPU sends together; a comparison with NaN is false."""
     if loc.numel() == 0:
         return
     lowest = highest = 0.0
@@ -220,7 +220,7 @@ def _require_moments(loc: Tensor, variance: Tensor | float) -> None:
         lowest, highest, low, high = torch.stack([*loc.aminmax(), *variance.aminmax()]).tolist()
     else:
         low = high = variance
-        if not loc.is_cuda:  # a GPU is not made to wait for the mean alone
+        if not loc.is_cuda:  # do not make a GPU wait for the mean alone
             lowest, highest = torch.stack(loc.aminmax()).tolist()
     _require(-math.inf < lowest <= highest < math.inf, "loc must be finite, but has NaN or infinite elements")
     _require(abs(low) < math.inf and high < math.inf, "variance must be finite, but has NaN or infinite elements")

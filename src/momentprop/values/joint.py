@@ -1,4 +1,4 @@
-"""Units that depend on each other: noise of their own, and noise that they share."""
+"""Units that depend on each other: each unit's own noise, and noise that they share."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Self
@@ -31,7 +31,7 @@ BatchDim = int | None | Literal["auto"]
 
 
 class Joint(Uncertain):
-    r"""Units with mean `loc`, noise of their `own`, and noise that they share: `factors` of shape (K, ...).
+    r"""Units with mean `loc`, each unit's `own` noise, and noise that they share: `factors` of shape (K, ...).
 
     $X_i = \mu_i + \sqrt{d_i}\,\epsilon_i + \sum_k F_{ki} z_k$ with independent standard normal $\epsilon_i$, $z_k$. So
     $\operatorname{Cov}(X_i, X_j) = \sum_k F_{ki}F_{kj}$ and $\operatorname{Var} X_i = d_i + \sum_k F_{ki}^2$.
@@ -44,9 +44,9 @@ class Joint(Uncertain):
     >>> (x[0] - x[1]).variance
     tensor(3.)
 
-    The items of a batch lie along `batch_dim` and are independent of each other: each has sources $z_k$ of its own. By
+    The items of a batch lie along `batch_dim` and are independent of each other: each has its own sources $z_k$. By
     default that is the first dimension, and a vector is one item; None makes the whole value one item. Values that come
-    of one value share its sources, and two that were made on their own are independent.
+    from one value share its sources; values made separately are independent.
     """
 
     loc: Tensor
@@ -54,7 +54,7 @@ class Joint(Uncertain):
     factors: Tensor
     takes: ClassVar[tuple[type[Operand], ...]] = (Normal,)
     follows: ClassVar[bool] = True
-    batch_dim: ClassVar[int | None] = None  # of every value its own: not a component
+    batch_dim: ClassVar[int | None] = None  # every value has its own: not a component
     sources: ClassVar[Sources] = ()
     _matrix: ClassVar[Any] = None  # of a lazy value: how to compute the covariance
     _cross: ClassVar[Any] = None
@@ -103,11 +103,11 @@ class Joint(Uncertain):
         rows: Callable[[], Tensor] | None = None,
         sources: Sources | None = None,
     ) -> Self:
-        """Return a value that computes its covariance when it is first asked for.
+        """Return a value that computes its covariance when you first ask for it.
 
-        `covariance` returns a tensor of shape (B, n, n), or (n, n) if `batch_dim` is None. `cross` returns what
-        `cross_covariance(which=...)` gives, the covariance with an input. `rows` returns the factors, as (B, K, n), if
-        their sources are not new; by default the factors are a root of the covariance.
+        `covariance` returns a tensor of shape (B, n, n), or (n, n) if `batch_dim` is None. `cross` returns the
+        covariance with an input, for `cross_covariance(which=...)`. `rows` returns the factors, as (B, K, n), if their
+        sources are not new; by default the factors are a root of the covariance.
         """
         value = object.__new__(cls)
         value.loc = loc
@@ -140,12 +140,12 @@ class Joint(Uncertain):
 
     @classmethod
     def born(cls, *parts: Any, batch_dim: int | None = None, sources: Sources = ()) -> Self:
-        """Return a value with new noise, of which every unit has its own."""
+        """Return a value with new noise; every unit has its own."""
         return cls.of(*parts, batch_dim=batch_dim, sources=sources)
 
     @classmethod
     def taken_in(cls, value: Any) -> Self:
-        """Return a value with this type: the noise of independent units is each unit's own."""
+        """Return a value as this type: the noise of independent units is each unit's own."""
         if isinstance(value, Joint):
             return cls.born(*value.parts, batch_dim=value.batch_dim, sources=value.sources)
         nothing = value.loc.new_zeros(0, *value.shape)
@@ -161,7 +161,7 @@ class Joint(Uncertain):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         rows = root(self._matrices()) if self._rows is None else self._rows()
         made = {"own": torch.zeros_like(self.loc), "factors": self._as_rows(rows)}
-        if torch.is_grad_enabled() or not self.loc.requires_grad:  # else they are made anew once they need gradients
+        if torch.is_grad_enabled() or not self.loc.requires_grad:  # else they are made again once they need gradients
             self.__dict__.update(made)
         return made[name]
 
@@ -235,10 +235,10 @@ class Joint(Uncertain):
         return torch.where(torch.eye(self.units, dtype=torch.bool, device=self.device), 1.0, found)
 
     def cross_covariance(self, other: "Joint | None" = None, *, which: int = 0) -> Tensor:
-        """Return the covariance with the units of another value, (B, n, m): through the sources that both share.
+        """Return the covariance with the units of another value, (B, n, m), through the sources that both share.
 
-        Without another value, the covariance of a result of `propagate` with its inputs: `which` counts those that are
-        random. The own noise of two values is taken as independent, unless both are the same value.
+        Without another value, return the covariance of a result of `propagate` with one of its inputs: `which` counts
+        the random ones. The own noise of two values counts as independent, unless both are the same value.
         """
         if other is None:
             if self._cross is None:
@@ -251,7 +251,7 @@ class Joint(Uncertain):
         return found[0] if dims[0] is None else found
 
     def covariance_along(self, dim: int) -> Tensor:
-        """Return the covariance of the units along a dimension, (..., n, n), for every place along the others."""
+        """Return the covariance of the units along a dimension, (..., n, n), for every position along the others."""
         dim %= self.ndim
         if dim == self.batch_dim:
             raise ValueError(f"the items lie along dimension {dim}, and they are independent of each other")
@@ -307,7 +307,7 @@ class Joint(Uncertain):
         return MultivariateNormal(parts[0], scale_tril=parts[1], validate_args=False)
 
     def each(self, function: Callable[[Tensor], Any]) -> Any:
-        """Apply a function that converts elements, and leaves them in their places, to every component."""
+        """Apply a function that converts elements, and leaves them in place, to every component."""
         parts = [function(part) for part in self.parts]
         return self.of(*parts, batch_dim=self.batch_dim, sources=self.sources)
 
@@ -323,13 +323,13 @@ class Joint(Uncertain):
         self.sources = tuple(Segment(*each) for each in self.sources)  # type: ignore[misc]
 
     def replace(self, parts: Any, origin: Any = None) -> None:
-        """Replace the component tensors by others, which a lazy value then has as well."""
+        """Replace the component tensors by others, also in a lazy value."""
         self._matrix = None  # type: ignore[misc]
         super().replace(parts, origin)
 
     @property
     def _printed(self) -> int:
-        """The elements of all components: factors soon are too many to read."""
+        """The elements of all components: factors soon become too many to read."""
         return self.loc.numel() + (0 if self.is_lazy else self.own.numel() + self.factors.numel())
 
     def __repr__(self) -> str:

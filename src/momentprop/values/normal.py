@@ -1,4 +1,4 @@
-"""The values of AP2: independent units under three assumptions on their distribution."""
+"""AP2's values: independent units under three assumptions about their distribution."""
 
 import math
 from typing import ClassVar
@@ -12,7 +12,7 @@ from momentprop.values.independent import Independent
 
 
 class Normal(Independent):
-    r"""Independent normal units; the second argument is the variance, where that of torch's `Normal` is the deviation.
+    r"""Independent normal units; the second argument is the variance, where torch's `Normal` takes the deviation.
 
     So write `Normal(loc, variance=...)` or `Normal(loc, stddev=...)`. Each is a number or a tensor that broadcasts to
     the shape of the mean `loc`; zero is legal and means certainty. The rules take exact expectations.
@@ -31,7 +31,7 @@ class Normal(Independent):
 
 
 class Logistic(Independent):
-    r"""Independent units, assumed logistic where the paper has a rule for that, and normal elsewhere.
+    r"""Independent units, assumed logistic where the paper has a rule for it, and normal elsewhere.
 
     >>> import torch
     >>> torch.relu(Logistic(torch.tensor([0.0]), 1.0))
@@ -59,7 +59,7 @@ class Logistic(Independent):
 
 
 class Fitted(Independent):
-    r"""Independent normal units, by the fast fitted formulas of the paper's implementation where it has them."""
+    r"""Independent normal units, with the fast fitted formulas of the paper's implementation where it has them."""
 
     loc: Tensor
     variance: Tensor

@@ -1,4 +1,4 @@
-"""Functions that are called when their result is first asked for."""
+"""Functions that run when their result is first needed."""
 
 import threading
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Once:
-    """A function that is called once, and again if its result is to have gradients and has none."""
+    """A function that runs once, and again if its result should have gradients and has none."""
 
     def __init__(self, function: Callable[[], Tensor]) -> None:
         self.function = function

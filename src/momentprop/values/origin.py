@@ -13,11 +13,11 @@ Function = Callable[..., Tensor]
 _WAVES = (torch.sin, torch.cos)
 
 LONGEST = 32
-"""The longest function that is followed, in operations; beyond, the result is a new base, assumed normal."""
+"""The longest function that is followed, in operations; beyond that, the result is a new base, assumed normal."""
 
 
 class Origin(NamedTuple):
-    """Elements that are `function(element, *parameters)` of a base that had the components `loc` and `variance`."""
+    """Elements that are `function(element, *parameters)` of a base, which had the components `loc` and `variance`."""
 
     base: Operand
     loc: Tensor

@@ -42,7 +42,7 @@ def _rows(tensor: Any, items: int) -> Any:
 
 
 def _densities(value: Any, items: int, line: Any) -> list[Any]:
-    """Return of the first units of each item: means, deviations, places of the lines, and draws or None."""
+    """Return, for the first units of each item, the means, deviations, positions of the lines, and draws or None."""
     spread = getattr(value, "stddev", torch.zeros_like(value.loc))
     parts = [value.loc, spread, value.loc if line is None else line]
     means, spread, lines = (_rows(part, items)[:, : len(_COLOURS)] for part in parts)
@@ -53,7 +53,7 @@ def _densities(value: Any, items: int, line: Any) -> list[Any]:
 
 
 def _classes(value: Any, dim: int, items: int, line: Any) -> list[Any]:
-    """Return the class probabilities of each item, and those of the mean or plain scores if these are known."""
+    """Return the class probabilities of each item, and those of the mean or plain scores if known."""
     found = _by_classes(value.probabilities(dim), dim, items)
     scores = getattr(value, "scores", value)
     if line is None and scores is None:

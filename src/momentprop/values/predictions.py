@@ -1,4 +1,4 @@
-"""What people ask of a result: class probabilities, entropies, labels, and how much of it is due to the noise."""
+"""What people ask about a result: class probabilities, entropies, labels, and how much doubt is due to the noise."""
 
 import warnings
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_CLASSES = 1024
-"""The most classes of a mutual information."""
-_SLACK = 1e-3  # of the sum of probabilities in half precision
+"""The most classes for which there is a mutual information."""
+_SLACK = 1e-3  # for the sum of probabilities in half precision
 _ROUNDING = 1e-6  # of a variance
 
 
@@ -37,7 +37,7 @@ class Predictions:
     def probabilities(self, dim: int = -1) -> Tensor:
         r"""The class posterior $q = E\,\mathrm{softmax}(X)$ of class scores along a dimension.
 
-        It takes the noise into account: the softmax of the mean scores is more confident. Of a model that ends in a
+        It takes the noise into account: the softmax of the mean scores is more confident. For a model that ends in a
         softmax, it is the mean.
         """
         if self._gives_probabilities(dim):
@@ -45,7 +45,7 @@ class Predictions:
         return self._log_q(dim).exp().movedim(-1, dim)
 
     def entropy(self, dim: int = -1) -> Tensor:
-        r"""The entropy $H(q)$ of the class posterior, in nats: all that is unknown of the class."""
+        r"""The entropy $H(q)$ of the class posterior, in nats: everything that is unknown about the class."""
         if self._gives_probabilities(dim):
             entropy: Tensor = torch.special.entr(self.probabilities(dim)).sum(dim)
             return entropy
@@ -53,12 +53,12 @@ class Predictions:
         return -(log_q.exp() * torch.where(log_q == -torch.inf, 0.0, log_q)).sum(-1)
 
     def mutual_information(self, dim: int = -1, points: int | None = None) -> Tensor:
-        r"""What of the entropy is due to the noise, in nats: $I = H(E\,p) - E\,H(p)$ with $p = \mathrm{softmax}(X)$.
+        r"""The part of the entropy due to the noise, in nats: $I = H(E\,p) - E\,H(p)$ with $p = \mathrm{softmax}(X)$.
 
-        The rest, $E\,H(p)$, is what the network itself leaves open. The noise is taken as normal, with the covariance
-        of the scores where it is known. It is deterministic and differentiable, with an error of at most 3e-3 nats up
-        to 10 classes, and 5e-3 for 30: see `kernels.information`. It averages over 4096 fixed points, and over 16384
-        where scores vary much; `points` chooses another number.
+        The rest, $E\,H(p)$, is what the network itself leaves open. The noise is assumed normal, with the covariance of
+        the scores where it is known. It is deterministic and differentiable, with an error of at most 3e-3 nats up to
+        10 classes, and 5e-3 for 30: see `kernels.information`. It averages over 4096 fixed points, and over 16384 where
+        scores vary a lot; `points` chooses another number.
         """
         if self.loc.shape[dim] > MOST_CLASSES:
             raise ValueError(
@@ -67,8 +67,8 @@ class Predictions:
             )
         if self._gives_probabilities(dim):
             raise ValueError(
-                "the model ends in a softmax, and the mean and variance of probabilities do not tell what of the "
-                "entropy is due to the noise: leave the softmax out of the model, or take draws, as in "
+                "the model ends in a softmax, and the mean and variance of probabilities do not tell how much of "
+                "the entropy is due to the noise: leave the softmax out of the model, or take draws, as in "
                 "`propagate(..., method='sample')`"
             )
         warn_of_one_score(self.loc, dim)
@@ -77,8 +77,8 @@ class Predictions:
     def predict(self, dim: int | None = None) -> Tensor:
         """The mean; or, given the dimension of class scores, the label: the index of the most probable class.
 
-        The most probable class is the largest of `probabilities(dim)`. With more than two classes it need not be that
-        of the largest mean score, which may win by a narrow margin and seldom. Of a model that gives probabilities, it
+        The most probable class is the largest of `probabilities(dim)`. With more than two classes it need not be the
+        class with the largest mean score, which may win narrowly and rarely. For a model that gives probabilities, it
         is the largest mean.
 
         >>> import torch
@@ -102,8 +102,8 @@ class Predictions:
 
         It shows a normal density for each of the first units (of an `Estimate`, the histogram of its draws), with the
         mean as a dashed line. Given the dimension of class scores, it shows the probability of each class as bars, with
-        the softmax of the mean scores as marks. `ap1`, the output of the plain network, takes the place of the mean in
-        lines and marks. `names` are those of the units, or of the classes.
+        the softmax of the mean scores as marks. `ap1`, the output of the plain network, replaces the mean in lines and
+        marks. `names` label the units or classes.
         """
         return plots.figure(self, dim, names, items, ap1)
 
@@ -114,7 +114,7 @@ class Predictions:
         return found.logits  # type: ignore[no-any-return]
 
     def _gives_probabilities(self, dim: int) -> bool:
-        """Return whether the class scores are probabilities, as a model that ends in a softmax gives them."""
+        """Return whether the class scores are probabilities, as from a model that ends in a softmax."""
         return are_probabilities(self.loc, getattr(self, "variance", None), dim)
 
     def _moments_along(self, dim: int) -> tuple[Tensor, Tensor]:
@@ -125,8 +125,8 @@ class Predictions:
 def are_probabilities(mean: Tensor, variance: Tensor | None, dim: int) -> bool:
     r"""Return whether class scores with these moments are probabilities.
 
-    Their means sum to one, and their variances are at most $q(1-q)$, all together. Means that sum to one by chance have
-    larger variances as a rule; a warning says how they were taken if that leaves it open.
+    If so, their means sum to one, and their variances are at most $q(1-q)$. Means that sum to one by chance usually
+    have larger variances; in doubtful cases a warning says how they were interpreted.
     """
     if not sum_to_one(mean, dim):
         return False
@@ -141,7 +141,7 @@ def are_probabilities(mean: Tensor, variance: Tensor | None, dim: int) -> bool:
     if bool(variance.detach().sum() <= (1 + _SLACK) * most.sum() + _ROUNDING * mean.numel()):
         return True
     if bool((mean == 1).any()):
-        return False  # no softmax is that sure where its scores vary
+        return False  # no softmax is that sure if its scores vary
     warnings.warn(
         "the means of the class scores sum to one as probabilities do, but their variances are too large for these: "
         "they are taken as logits. If the model ends in a softmax, leave it out, or take `y.loc`",
@@ -159,7 +159,7 @@ def sum_to_one(scores: Tensor, dim: int) -> bool:
 
 
 def warn_of_one_score(scores: Tensor, dim: int) -> None:
-    """Warn of a single class score."""
+    """Warn about a single class score."""
     if scores.shape[dim] == 1:
         warnings.warn(
             "there is one class score, whose softmax is 1: if it is a logit, take `torch.sigmoid(y)`", stacklevel=4

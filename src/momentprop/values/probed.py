@@ -1,8 +1,8 @@
-r"""Normal values with random directions beside them, which know how units depend on each other.
+r"""Normal values with random directions that know how units depend on each other.
 
 The $K$ *probes* $h_1, \dots, h_K$ of a value are draws of the joint deviations of all its units from their means, made
-of the same noise at every unit. The mean of $h_i h_j$ over the probes is the covariance of two units, with an error of
-$\sqrt{2/K}$ of the variance for $i = j$. A pass with `correlation.probes.Probing` fills them in.
+from the same noise at every unit. The mean of $h_i h_j$ over the probes is the covariance of two units, with an error
+of $\sqrt{2/K}$ of the variance for $i = j$. A pass with `correlation.probes.Probing` fills them in.
 """
 
 import functools
@@ -18,7 +18,7 @@ from momentprop.values.normal import Normal
 class Probed(Normal):
     """Normal units with `count` probes, of shape (count, *shape); a subclass for each count is made by `with_probes`.
 
-    The rules of `Normal` serve it. They make values that do not `carry` probes yet: these are zero until filled in.
+    It uses the rules of `Normal`, whose results do not `carry` probes yet: these are zero until filled in.
     """
 
     loc: Tensor
@@ -62,7 +62,7 @@ class Probed(Normal):
 
 @functools.cache
 def with_probes(count: int) -> type[Probed]:
-    """Return the type of normal values with so many probes."""
+    """Return the type of normal values with that many probes."""
     return type(f"Probed{count}", (Probed,), {"count": count, "__module__": __name__, "__doc__": Probed.__doc__})
 
 

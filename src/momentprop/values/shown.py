@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 LARGE = 64
-"""The most elements of a value that is printed in full."""
+"""The most elements of a value that prints in full."""
 
 _FIRST = 3  # elements of a short text
 _SIDE = 10  # rows and columns of a table in a notebook
@@ -60,7 +60,7 @@ def _cell(mean: Tensor, deviation: Tensor | None) -> str:
 
 
 def _place(row: int, shape: Sequence[int]) -> str:
-    """Return where a row lies along all dimensions but the last.
+    """Return the position of a row along all dimensions but the last.
 
     >>> _place(5, (2, 4))
     '1, 1'
@@ -73,7 +73,7 @@ def _place(row: int, shape: Sequence[int]) -> str:
 
 
 def frame(columns: dict[str, Tensor], names: Sequence[str] | None) -> Any:
-    """Return a pandas data frame with a row for each element, and the place of the element as its index."""
+    """Return a pandas data frame with a row for each element, indexed by its position."""
     try:
         import pandas as pd  # type: ignore[import-untyped]
     except ImportError as error:

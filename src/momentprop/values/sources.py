@@ -1,7 +1,7 @@
-"""Which sources of noise the factors of a value stand for, so that two values know what they share.
+"""The sources of noise behind the factors of a value, by which two values know what they share.
 
 A source is one standard normal variable. It belongs to an *event*, such as the making of an input, and to one item of
-that event. The items of a batch have sources of their own: each factor of a value stands for one source in every item.
+that event. The items of a batch have their own sources: each factor of a value stands for one source in every item.
 """
 
 import string
@@ -19,9 +19,9 @@ LARGEST = 2**28
 
 
 class Segment(NamedTuple):
-    """Some factors that follow each other, and their sources.
+    """Some consecutive factors, and their sources.
 
-    `items` names for every item of the value the item of the event that its sources belong to, -1 for none.
+    For every item of the value, `items` names the item of the event that its sources belong to, or -1 for none.
     """
 
     event: str
@@ -49,7 +49,7 @@ def along(factors: Tensor, batch_dim: int | None) -> Tensor:
 
 
 def spread(factors: Tensor, batch_dim: int | None, sources: Sources) -> tuple[Tensor, Sources]:
-    """Return the factors with one set of sources for each item, as those of a value that is one item."""
+    """Return the factors of a value as one item, with one set of sources for each of its items."""
     if batch_dim is None:
         return factors, sources
     shape = [1] * (factors.ndim - 1)
@@ -71,10 +71,10 @@ def spread(factors: Tensor, batch_dim: int | None, sources: Sources) -> tuple[Te
 
 
 def aligned(values: Sequence[Any]) -> tuple[list[Tensor], list[int | None], Sources]:
-    """Return factors of several values by the same sources, the dimensions of their items, and these sources.
+    """Return the factors of several values by the same sources, the dimensions of their items, and these sources.
 
-    What two values share stands in one place, and what only one has is zero in the others. Where the items of the
-    values do not correspond, the sources of all items are spread out.
+    Values that share a source have it in the same position; the others have zeros there. If the items of the values do
+    not correspond, the sources of all items are spread out.
     """
     if len(values) == 1 or all(value.sources == values[0].sources for value in values):
         dims = {value.batch_dim is None for value in values if value.sources}
@@ -100,7 +100,7 @@ def _at(factors: Tensor, own: Sources, sources: Sequence[Segment]) -> Tensor:
 
 
 def _correspond(values: Sequence[Any]) -> bool:
-    """Return whether the items of some values stand at the same places, or have no source in common."""
+    """Return whether the items of some values correspond, or have no source in common."""
     random = [value for value in values if value.sources]
     if len({value.batch_dim is None for value in random}) > 1:
         return False
@@ -116,12 +116,12 @@ def _correspond(values: Sequence[Any]) -> bool:
 
 
 def places(segment: Segment, device: torch.device) -> Tensor:
-    """Return for every item which draw of the event it takes; one without sources takes any."""
+    """Return for every item which draw of the event it uses; one without sources uses any."""
     return torch.tensor([max(item, 0) for item in segment.items], device=device)
 
 
 def of_units_along(matrices: Tensor, shape: torch.Size, batch_dim: int | None, dim: int) -> Tensor:
-    """Return from the covariances (B, n, n) of items those of the units along one dimension, (..., n, n)."""
+    """Return the covariances of the units along one dimension, (..., n, n), from those of items, (B, n, n)."""
     letters = string.ascii_lowercase[: len(shape)]
     other = letters[dim].upper()
     units = [letter for place, letter in enumerate(letters) if place != batch_dim]

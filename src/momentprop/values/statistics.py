@@ -12,10 +12,10 @@ _NAMED = 8  # the most channels that an error names
 class Statistics(Independent):
     r"""Mean and variance of every channel over all examples of a data set and all positions: *one pixel*.
 
-    It takes two tensors of shape (channels,) and goes through a network in place of a batch. A convolution sums its
-    kernel over space, $\mu' = \sum_k w\mu$ and $\sigma'^2 = \sum_k w^2\sigma^2$. Elementwise operations, dropout and
-    stochastic layers act as on a `Normal`. For a linear layer that takes all pixels of an image, every channel is
-    repeated as often as needed. Inside a network the value has the shape of a batch of one image of one pixel.
+    It is made from two tensors of shape (channels,) and goes through a network instead of a batch. A convolution sums
+    its kernel over space, $\mu' = \sum_k w\mu$ and $\sigma'^2 = \sum_k w^2\sigma^2$. Elementwise operations, dropout
+    and stochastic layers act as on a `Normal`. For a linear layer on all pixels of an image, every channel is repeated
+    as often as needed. Inside a network the value has the shape of a batch of one image of one pixel.
 
     >>> import torch
     >>> convolution = torch.nn.Conv2d(2, 1, 3, bias=False)

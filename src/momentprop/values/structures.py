@@ -1,9 +1,9 @@
 """What models return: tensors and values inside tuples, dictionaries, dataclasses and other objects, to any depth.
 
-A structure is opened as far as it may hold a tensor: lists, tuples and named tuples, dictionaries and their subclasses,
-nodes that are registered with torch's pytrees, and every other object by its attributes, as dataclasses and the caches
-of Hugging Face. Where a part is replaced, what is around it is copied, and never made anew by its constructor: that of
-a Hugging Face output iterates over its field if there is only one.
+A structure is opened wherever it can hold a tensor: lists, tuples and named tuples, dictionaries and their subclasses,
+nodes that are registered with torch's pytrees, and every other object through its attributes, such as dataclasses and
+Hugging Face caches. If a part is replaced, everything around it is copied, and never rebuilt by its constructor: that
+of a Hugging Face output iterates over its field if there is only one.
 """
 
 import copy
@@ -23,11 +23,11 @@ CLOSED = (
     *(str, bytes, int, float, complex, enum.Enum, torch.dtype, torch.device, torch.Size, torch.Generator),
     *(nn.Module, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType),
 )
-"""The types of what holds no tensor, and of code."""
+"""Types that hold no tensor, and types of code."""
 
 
 def leaves_of(structure: Any) -> list[Any]:
-    """Return the tensors and values of a structure in a fixed order, each of them once."""
+    """Return the tensors and values of a structure in a fixed order, each once."""
     found: list[Any] = []
 
     def note(leaf: Any) -> Any:
@@ -39,7 +39,7 @@ def leaves_of(structure: Any) -> list[Any]:
 
 
 def mapped(function: Callable[[Any], Any], structure: Any) -> Any:
-    """Return a structure with the function applied to its tensors and values, to each of them once.
+    """Return a structure with the function applied once to each of its tensors and values.
 
     >>> mapped(lambda x: x * 2, {"a": (torch.ones(1), 3)})
     {'a': (tensor([2.]), 3)}
@@ -56,8 +56,8 @@ class _Copy:
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
-        self.made: dict[int, tuple[Any, Any]] = {}  # an object, which must live on for its id, and what became of it
-        self.met: set[int] = set()  # the objects that were met again
+        self.made: dict[int, tuple[Any, Any]] = {}  # an object, kept alive for its id, and its copy
+        self.met: set[int] = set()  # the objects that occurred again
 
     def of(self, part: Any) -> Any:
         if part is None or isinstance(part, CLOSED):
@@ -98,7 +98,7 @@ def _taken_apart(part: Any) -> tuple[list[Any], Any, Callable[[list[Any]], Any]]
 
 
 def _dictionary(part: dict[Any, Any]) -> tuple[list[Any], Any, Callable[[list[Any]], Any]]:
-    """Take a dictionary apart; a subclass may keep its items as attributes too, as those of Hugging Face do."""
+    """Take a dictionary apart; a subclass may also keep its items as attributes, as Hugging Face's do."""
     state: dict[str, Any] = _state(part)
     empty: Any = type(part).__new__(type(part))
     if isinstance(part, defaultdict):
@@ -114,7 +114,7 @@ def _dictionary(part: dict[Any, Any]) -> tuple[list[Any], Any, Callable[[list[An
 
 
 def _shallow(part: Any) -> Any:
-    """Return a copy of an object, or None if it cannot be copied, as an open file."""
+    """Return a copy of an object, or None if it cannot be copied, such as an open file."""
     try:
         return copy.copy(part)
     except Exception:  # whatever a class may raise: most of them hold no tensor
@@ -127,7 +127,7 @@ def _refilled(items: list[Any], new: list[Any]) -> list[Any]:
 
 
 def _state(part: Any) -> dict[str, Any]:
-    """Return the attributes of an object, also those in slots."""
+    """Return the attributes of an object, including those in slots."""
     slots: list[str] = []
     for kind in type(part).__mro__:
         names = vars(kind).get("__slots__", ())
@@ -137,7 +137,7 @@ def _state(part: Any) -> dict[str, Any]:
 
 
 def _with(part: Any, names: Iterable[str], attributes: Iterable[Any]) -> Any:
-    """Set the attributes of a copy, also of a frozen one."""
+    """Set the attributes of a copy, even of a frozen one."""
     if part is None:
         raise TypeError(
             f"the output holds an object with the attributes {', '.join(names)} that cannot be copied, so that its "

@@ -55,7 +55,7 @@ class Uncertain(Predictions, Value):
 
 
 def _warn_of_spread(method: str, component: str) -> None:
-    """Warn where a user who asks a result for its deviation gets the spread over its units."""
+    """Warn a user who asks a result for its deviation that this is the spread over its units."""
     if torch.compiler.is_compiling() or in_a_model():
         return
     warnings.warn(

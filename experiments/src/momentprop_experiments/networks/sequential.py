@@ -1,7 +1,7 @@
 r"""The paper's networks and a deeper one as plain `nn.Sequential`s, which run under every method.
 
 All return logits of shape (batch, classes). The paper's networks do not pad. Dropout follows every activation, and
-normalization follows every linear layer, including the last; a normalized layer has no bias of its own.
+normalization follows every linear layer, including the last; a normalized layer has no bias.
 
 >>> import torch
 >>> from momentprop import Normal
@@ -170,7 +170,7 @@ def make_activation(name: str) -> nn.Module:
 
 
 def make_norm(name: str, channels: int, batch_norm: Callable[[int], nn.Module]) -> nn.Module:
-    """Make a normalization by name; "none" is not one."""
+    """Make a normalization by name, other than "none"."""
     if name == "bn":
         return batch_norm(channels)
     if name == "analytic":

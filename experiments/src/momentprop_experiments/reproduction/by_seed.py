@@ -1,7 +1,7 @@
-r"""What runs by seed settle: their mean, its interval by Student's t, and a verdict.
+r"""What runs with several seeds settle: their mean, its interval by Student's t, and a verdict.
 
-Two or three runs tell their own spread badly. Twice the standard error, which is right for many runs, is then wrong
-30 % and 18 % of the time; the quantile of Student's t with n - 1 degrees of freedom is wrong 5 % of the time.
+Two or three runs say little about their own spread. Twice the standard error, which is right for many runs, is then
+wrong 30 % and 18 % of the time; the quantile of Student's t with n - 1 degrees of freedom is wrong 5 % of the time.
 
 >>> found = BySeed.of([0.030, 0.034, 0.041])
 >>> print(found.points, "points;", found.verdict)

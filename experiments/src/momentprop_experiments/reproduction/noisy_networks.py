@@ -1,4 +1,4 @@
-"""Trained networks under noise, with their images: what the experiments on calibration and noisy inputs share."""
+"""Trained networks under noise, with their images, for the experiments on calibration and noisy inputs."""
 
 import contextlib
 import dataclasses
@@ -22,7 +22,7 @@ SAMPLES = 1000
 """The number of draws to fit a calibration to."""
 
 IMAGES = 64
-"""The number of training images to fit a calibration to, and of test images to try it on."""
+"""The number of training images to fit a calibration to, and of test images to test it on."""
 
 LEFT_OUT = {
     "resnet18": "`momentprop train resnet18 --data cifar10 --method ap1 --activation relu --norm bn --epochs 14 "
@@ -103,6 +103,6 @@ class Setting:
 
 @contextlib.contextmanager
 def exact_convolutions() -> Iterator[None]:
-    """Make a GPU compute in float32, because the 10 bits of TF32 would round small noise away."""
+    """Make a GPU compute in float32, because the 10 bits of TF32 would round away small noise."""
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield

@@ -25,12 +25,12 @@ def register(app: typer.Typer) -> None:
 def paper(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of an experiment (see below), or all.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder that gets a folder `paper`.")] = Path("results"),
-    quick: Annotated[bool, typer.Option("--quick", help="Few draws, to see that it works.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few draws, to check that it works.")] = False,
     root: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder of the data sets.")] = None,
     networks: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder of trained networks.")] = None,
     device: Annotated[str, typer.Option(help="The device of the networks: auto, cpu or cuda.")] = "auto",
     runs: Annotated[Path, typer.Option(metavar="DIR", help="The folder of training runs.")] = Path("runs"),
-    jobs: Annotated[int, typer.Option(min=1, help="Training runs side by side, each in a process.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Training runs in parallel, each in a process.")] = 1,
     minutes: Annotated[
         float | None, typer.Option(min=0, help="Stop training after this time; the next call resumes.")
     ] = None,
@@ -41,7 +41,7 @@ def paper(
         bool, typer.Option("--missing", help="For dropout and dropout-cause: keep the runs that NAME.json holds.")
     ] = False,
     stored: Annotated[
-        bool, typer.Option("--stored", help="Write the table and the figure anew, from the numbers in NAME.json.")
+        bool, typer.Option("--stored", help="Write the table and the figure again, from the numbers in NAME.json.")
     ] = False,
 ) -> None:
     """Reproduce a table or a figure of the paper.
@@ -80,13 +80,13 @@ def _run(name: str, out: Path, options: Options) -> None:
     started = time.perf_counter()
     commit()  # of the source that runs
     result = EXPERIMENTS[name].run(out, options)
-    if not options.missing:  # runs that are kept from other calls say themselves what made them
+    if not options.missing:  # runs kept from other calls record what made them
         result.data["made"] = provenance(as_device(options.device), time.perf_counter() - started)
     _save(result, out, name, started)
 
 
 def _report(name: str, out: Path) -> None:
-    """Write the table and the figure of an experiment anew, from its stored numbers."""
+    """Write the table and the figure of an experiment again, from its stored numbers."""
     started = time.perf_counter()
     experiment, file = EXPERIMENTS[name], out / f"{name}.json"
     if not isinstance(experiment, Reporting):

@@ -45,7 +45,7 @@ class Experiment(Protocol):
 
 @runtime_checkable
 class Reporting(Protocol):
-    """What an experiment's module has besides, if its table and figure can be made anew from its numbers."""
+    """The further contents of an experiment's module if its table and figure can be made again from its numbers."""
 
     def markdown(self, title: str, data: dict[str, Any]) -> str:
         """Return the whole report in Markdown."""

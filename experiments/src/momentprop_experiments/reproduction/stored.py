@@ -1,4 +1,4 @@
-"""Training runs whose numbers are in the results already, so that they need not be made again."""
+"""Training runs whose numbers are already in the results, so they need not be made again."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Augmented training images: each is mirrored and shifted at random, anew in every epoch."""
+"""Augmented training images: each is mirrored and shifted at random, differently in every epoch."""
 
 from collections.abc import Sequence
 
@@ -15,8 +15,8 @@ SHIFT = 4
 class Augmented(Split):
     """A split whose batches are mirrored with probability 1/2, and shifted by up to `SHIFT` pixels each way.
 
-    The draws come from torch's own generator on the device of the images. A checkpoint keeps its state, so that a
-    resumed run makes the same draws.
+    The draws come from torch's own generator on the device of the images. A checkpoint keeps its state, so a resumed
+    run makes the same draws.
     """
 
     def batch(self, indices: Tensor | Sequence[int] | slice | None = None) -> tuple[Tensor, Tensor]:

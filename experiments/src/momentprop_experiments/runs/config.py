@@ -28,7 +28,7 @@ class Config(Settings):
     )
     data: str = setting("digits", "The data set: digits (embedded), mnist, fashion-mnist or cifar10.")
     test_data: str = setting("same", "The data set of the test images: same, or the name of another one.")
-    validation: float = setting(0.1, "The share of the training images to validate with, chosen by the seed.", least=0)
+    validation: float = setting(0.1, "The share of the training images for validation, chosen by the seed.", least=0)
     train_images: int = setting(0, "The number of images to train with, chosen by the seed; 0: all.", least=0)
     activation: str = setting(
         "lrelu",

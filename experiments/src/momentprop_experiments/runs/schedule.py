@@ -21,7 +21,7 @@ from momentprop_experiments.runs.config import Config
 from momentprop_experiments.runs.training_run import train
 
 _STOPPED = None  # instead of the exit status of a process
-_LOOK = 2.0  # seconds between two looks at the progress of the runs
+_LOOK = 2.0  # seconds between two checks of the runs' progress
 
 
 def complete(wanted: Mapping[str, Config], folder: Path, options: Options) -> list[str]:
@@ -64,7 +64,7 @@ def history(place: Path) -> list[dict[str, Any]]:
 
 
 def origin(place: Path, config: Config) -> dict[str, Any]:
-    """Return the command of a run and what made it, as the run recorded them, not as the present call asks."""
+    """Return the command of a run and what made it, as recorded by the run, not as in the present call."""
     if not is_done(place, config):
         return {"command": config.command, "made": None}
     found = decoded(dict[str, Any], json.loads((place / "result.json").read_text()), "it")
@@ -92,7 +92,7 @@ def _side_by_side(missing: Mapping[str, Config], folder: Path, options: Options)
             return _STOPPED
         with (folder / f"{name}.log").open("w") as file:
             try:
-                return subprocess.run(  # kills the process after that time; its checkpoint resumes it
+                return subprocess.run(  # kills the process after that time; it resumes from its checkpoint
                     [sys.executable, "-m", *command(missing[name], folder / name, options.root)],
                     stdout=file,
                     stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""Find and load the trained networks of the repository, which lie in `results/networks`."""
+"""Find and load the repository's trained networks, in `results/networks`."""
 
 from pathlib import Path
 from typing import Any

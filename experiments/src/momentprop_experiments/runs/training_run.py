@@ -37,7 +37,7 @@ from momentprop_experiments.runs import curves
 from momentprop_experiments.runs.augmentation import Augmented
 from momentprop_experiments.runs.config import Config
 
-_INITIALIZED_WITH = 1024  # images at once, and images of the initialization "bn"
+_INITIALIZED_WITH = 1024  # images in a batch of the evaluation, and of the initialization "bn"
 _LARGEST = 1 << 22  # numbers of an image
 
 
@@ -116,7 +116,7 @@ def load_data(config: Config, root: str | Path | None = None) -> Dataset:
 
 
 def split(images: Dataset, config: Config) -> tuple[Split, Split | None]:
-    """Return the images to train with, and those to validate with, if any."""
+    """Return the images for training and, if any, for validation."""
     if config.validation == 0 and config.train_images == 0:
         return images.train, None
     training, validation = images.validation_split(config.validation, config.seed)
@@ -138,7 +138,7 @@ def _augmented(training: Split) -> Augmented:
 
 
 def build(config: Config, training: Split) -> nn.Module:
-    """Build the network of a run at its initial point, which depends on the seed only."""
+    """Build the network of a run at its initial point, which depends only on the seed."""
     torch.manual_seed(config.seed)
     shape = tuple(training.images.shape[1:])
     model = _network(config, shape, classes=10).to(config.torch_dtype)

@@ -1,6 +1,6 @@
 r"""The paper's accuracy tables: AP1 and AP2 against Monte Carlo at every layer of a trained network.
 
-The errors are those of `momentprop.check`: `eps_mean`, the average $|\mu - \mu^*|$ over the average $\sigma^*$, and
+The errors come from `momentprop.check`: `eps_mean`, the average $|\mu - \mu^*|$ over the average $\sigma^*$, and
 `eps_std`, the geometric mean of $\sigma/\sigma^*$, over units and test images.
 """
 
@@ -67,7 +67,7 @@ class AccuracyEffort:
     draws: int
     more_draws: int | None  # if that many are needed to see an error at the output
     draws_for_scale: int
-    units: int  # of a layer over all images, at most, picked at random: enough for stable averages
+    units: int  # the most in a layer over all images, picked at random: enough for stable averages
 
 
 FULL = AccuracyEffort(images=128, draws=1000, more_draws=20_000, draws_for_scale=300, units=2**18)
@@ -140,7 +140,7 @@ def _measure(subject: LoadedCase, effort: AccuracyEffort, paths: Sequence[str]) 
 
 
 def hidden(report: Report, times: float = 2.0) -> bool:
-    """Whether the draws are too few to show the error of AP2 at the output, because it is near their own error."""
+    """Whether the draws are too few to show AP2's error at the output, because it is close to their own error."""
     found, floor = report.at_output("ap2"), report.floor_at_output
     pairs = [(found.eps_mean, floor.eps_mean), (found.rms_log_std, floor.rms_log_std)]
     if report.posterior is not None:

@@ -1,8 +1,8 @@
 """The accuracy tables at both scales of the noise, and class posteriors of a thousand images with errors.
 
 The paper's noise is on pixels or on normalized inputs; it does not say. Here AP1, AP2 and AP2 by the paper's formulas
-are measured at both scales. Cases whose data set is not there keep the numbers that an earlier call left in the folder
-of the results.
+are measured at both scales. Cases whose data set is missing keep the numbers that an earlier call left in the results
+folder.
 """
 
 import dataclasses
@@ -87,7 +87,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
 def _study(
     name: str, study: Study, effort: ScalesEffort, options: Options, kept: dict[str, Any] | None
 ) -> dict[str, Any] | None:
-    """Measure the cases of a table, or return what is kept of them if the data set is not there."""
+    """Measure the cases of a table, or return the stored ones if the data set is missing."""
     started, device = time.perf_counter(), as_device(options.device)
     chosen = study.quick_data if options.quick else study.data
     try:

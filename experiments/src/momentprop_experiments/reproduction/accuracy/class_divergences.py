@@ -1,8 +1,8 @@
 r"""Divergences of class posteriors from draws, with errors over many images, and how many draws they are worth.
 
-A few images make most of a mean divergence: those between two classes. So it takes a thousand of them, and an error.
-Draws come in two halves: finite draws add $B/n$ to a divergence, twice as much in a half, and the difference takes it
-away.
+A few images between two classes make most of a mean divergence. So it takes a thousand images, and an error estimate.
+Draws come in two halves: finite draws add $B/n$ to a divergence, twice as much in a half, and the difference removes
+it.
 """
 
 import math
@@ -30,7 +30,7 @@ class DrawnPosteriors:
 
     @property
     def floor(self) -> Tensor:
-        """What finite draws add to the divergence of each image."""
+        """The amount that finite draws add to the divergence of each image."""
         return _negative_entropy(self.halves).mean(0) - _negative_entropy(self.halves.mean(0))
 
     def divergence(self, log_q: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class DrawnPosteriors:
         kl, error = _mean(each)
         worth = float(floor.mean()) / kl if kl > 0 else math.inf
         _, off = _mean((floor - worth * each) / kl) if kl > 0 else (0.0, math.inf)
-        known = kl > 2 * error  # or else the divergence may be zero, and the draws any number
+        known = kl > 2 * error  # otherwise the divergence may be zero, and the draws any number
         return {
             "kl": rounded(kl),
             "error": rounded(error, 2),

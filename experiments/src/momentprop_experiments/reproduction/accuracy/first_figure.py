@@ -1,6 +1,6 @@
 r"""The paper's first figure: a digit with noise $N(0, 0.1)$ on its pixels, and the outputs of a trained LeNet.
 
-The histograms show draws. In each of them AP1, the output for the clean digit, is a line, and AP2 a normal density.
+The histograms show draws. In each histogram AP1, the output for the clean digit, is a line, and AP2 a normal density.
 """
 
 import math

@@ -8,7 +8,7 @@ from momentprop_experiments.reproduction.noisy_networks import NoisyNetwork
 
 @dataclass(frozen=True)
 class Target:
-    """The accuracy that calibrated AP2 should reach at the output, and for `eps_std` after every layer."""
+    """The accuracy that calibrated AP2 should reach at the output, and for `eps_std` also after every layer."""
 
     eps_mean: float
     divergence: float = 4.0  # the factor by which it should beat plain AP2, for the class posterior

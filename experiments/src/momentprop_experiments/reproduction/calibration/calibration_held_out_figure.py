@@ -1,4 +1,4 @@
-"""The figure of calibrated AP2: its deviations after every layer, and its means beside those of draws."""
+"""The figure of calibrated AP2: its deviations after every layer, and its means compared with those of draws."""
 
 import math
 from collections.abc import Sequence

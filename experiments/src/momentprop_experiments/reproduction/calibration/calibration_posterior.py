@@ -1,8 +1,8 @@
 r"""Class posteriors of noisy test images by AP1, AP2, calibrated AP2 and Monte Carlo, and their cost.
 
 Every test image gets one draw of noise. From the noisy image $x$ and the variance $v$ of the noise, a method computes
-the class posterior $E\,\mathrm{softmax}(f(x + \varepsilon))$ with $\varepsilon \sim N(0, v)$: the average
-answer of the network for the images that noise could have turned into $x$, if all were equally likely.
+the class posterior $E\,\mathrm{softmax}(f(x + \varepsilon))$ with $\varepsilon \sim N(0, v)$: the network's average
+answer for the images that noise could have turned into $x$, if all were equally likely.
 """
 
 import statistics

@@ -1,4 +1,4 @@
-"""How far a calibration carries: fitted to few images or none of the data, under other noise, on shifted images."""
+"""How well a calibration transfers: fitted to few images or to no data, under other noise, on shifted images."""
 
 import dataclasses
 import warnings

@@ -1,4 +1,4 @@
-"""The report and figure on how far a calibration carries."""
+"""The report and figure on how well a calibration transfers."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -27,7 +27,7 @@ class CorrelationCase:
 
     @property
     def noisy(self) -> NoisyNetwork:
-        """The same, as the other experiments have it."""
+        """The same case for the other experiments."""
         assert self.data is not None
         assert not isinstance(self.variance, tuple)
         return NoisyNetwork(self.title, self.network, self.data, self.variance, self.dropout)
@@ -52,7 +52,7 @@ def _of_calibration() -> dict[str, CorrelationCase]:
 
 
 def _with_the_narrow_one(cases: dict[str, CorrelationCase]) -> dict[str, CorrelationCase]:
-    """Put the ResNet-18 of the repository before the wide one, which is too large for it."""
+    """Put the repository's ResNet-18 before the wide one, which is too large for the repository."""
     found = {}
     for name, case in cases.items():
         if case.network == "resnet18":

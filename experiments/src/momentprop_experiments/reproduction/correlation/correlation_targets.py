@@ -1,4 +1,4 @@
-"""The targets of the methods that follow correlations, and what is reached of them."""
+"""The targets of the methods that follow correlations, and which of them are reached."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Data = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Target:
-    """A figure of a method that is to lie in a range, in each of some cases; a second range would be better still."""
+    """A figure of a method that should lie in a range, in each of some cases; a second range would be even better."""
 
     what: str
     cases: tuple[str, ...]
@@ -27,7 +27,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is found for a target: the values by case, and the cases that miss each range."""
+    """The findings for a target: the values by case, and the cases that miss each range."""
 
     found: dict[str, float]
     missed: list[str]

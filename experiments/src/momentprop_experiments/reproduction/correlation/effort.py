@@ -1,4 +1,4 @@
-"""How much to measure: on a GPU, on a CPU, and to see that it works."""
+"""How much to measure: on a GPU, on a CPU, and to check that it works."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

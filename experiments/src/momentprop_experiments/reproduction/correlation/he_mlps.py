@@ -1,7 +1,7 @@
-r"""Means of deep random ReLU networks under a standard normal input, where every method is wrong a little.
+r"""Means of deep random ReLU networks under a standard normal input, where every method is slightly wrong.
 
 Eight layers of 256 units with He's initialization and no biases; the truth is the mean of the last activations over
-many draws. Without data, training and a small parameter there is nothing that makes correlations small.
+many draws. Without data, training or a small parameter, nothing makes correlations small.
 """
 
 from typing import Any

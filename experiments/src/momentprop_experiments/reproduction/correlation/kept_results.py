@@ -1,4 +1,4 @@
-"""Results that are kept between calls, so that an interrupted experiment goes on where it was."""
+"""Results that are kept between calls, so an interrupted experiment continues where it was."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from momentprop.files import write_file
 
 
 def kept(place: Path, settings: Mapping[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what a file holds if it was made with these settings and this source, or compute and keep it."""
+    """Return the content of a file if it was made with these settings and this source, or compute and store it."""
     asked = json.loads(json.dumps({**settings, "source": _source()}))
     if place.exists():
         found = json.loads(place.read_text())

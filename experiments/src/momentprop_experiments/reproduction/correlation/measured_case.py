@@ -142,7 +142,7 @@ class MeasuredCase:
 
 
 def _ap2_and_backward(noisy: Noisy) -> None:
-    """Run AP2 and one backward pass by the inputs for each output: the least that an adjoint takes."""
+    """Run AP2 and one backward pass to the inputs for each output: the least that an adjoint takes."""
     with torch.enable_grad():
         x = noisy.inputs.clone().requires_grad_()
         moments = momentprop.propagate(
@@ -154,6 +154,6 @@ def _ap2_and_backward(noisy: Noisy) -> None:
 
 
 def _say(line: str) -> None:
-    """Show the progress where there is no bar."""
+    """Print the progress if there is no bar."""
     if not sys.stderr.isatty():
         print(line, file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
-r"""Figures of merit of an answer, each with its standard error over the inputs, and what a perfect one would show.
+r"""Figures of merit of an answer, each with its standard error over the inputs, and what a perfect answer would show.
 
-The *floor* of a figure is its value for the exact moments: the draws of the truth are finite. The divergences are freed
-of theirs: the cross entropy of a posterior is linear in the truth and has none, and the entropy of the truth itself is
-extrapolated from its halves, $2S(p) - \frac12(S(p_1) + S(p_2))$, without the bias of order $1/n$.
+The *floor* of a figure is its value for the exact moments, because the draws of the truth are finite. It is removed
+from the divergences: the cross entropy of a posterior is linear in the truth and has none, and the entropy of the truth
+itself is extrapolated from its halves, $2S(p) - \frac12(S(p_1) + S(p_2))$, without the bias of order $1/n$.
 """
 
 import math
@@ -24,7 +24,7 @@ Figure = list[float | None]
 
 
 def figures(found: Answer, deep: Truth, wide: Truth) -> dict[str, Figure]:
-    """Return all figures of an answer: those of moments on the inputs of one truth, the KL on those of another."""
+    """Return all figures of an answer: of the moments on the inputs of one truth, the KL on those of another."""
     first = found.first(len(deep.moments.loc))
     told = {"eps_mean": eps_mean(first.loc, deep)}
     if first.variance is not None:

@@ -49,7 +49,7 @@ TOGETHER = 64
 """Draws of a pass when they are timed."""
 
 MOST = 10_000
-"""As many draws are made at most, however many would fit into the time."""
+"""The most draws, however many would fit into the time."""
 
 TRUE = "true"
 """The normal distribution with the moments of the draws: the best class posterior that moments can give."""
@@ -114,7 +114,7 @@ def _answer(method: Method, noisy: Noisy, x: Tensor, classes: bool, calibration:
 
 
 def by_draws(noisy: Noisy, count: int, rows: int, classes: bool, seed: int) -> Answer:
-    """Return what a number of fresh draws say."""
+    """Return the answer of a number of fresh draws."""
     cuda = [noisy.inputs.device] if noisy.inputs.is_cuda else []
     found: dict[int, list[Tensor]] = {start: [] for start in range(0, len(noisy.inputs), rows)}
     with torch.random.fork_rng(devices=cuda):

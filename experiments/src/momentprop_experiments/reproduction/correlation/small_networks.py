@@ -1,7 +1,7 @@
 """Small networks as users have them, trained in seconds, with their inputs; the repository keeps them.
 
 A file `results/networks/small/NAME.safetensors` holds the weights in half precision, some training inputs to calibrate
-on and the test inputs, so that neither scikit-learn nor a training is needed to repeat the numbers.
+on and the test inputs, so you need neither scikit-learn nor training to repeat the numbers.
 """
 
 import importlib

@@ -1,8 +1,8 @@
 r"""The truth of a case: moments, correlations and class posteriors of many draws, made once and kept.
 
-Draws are plain passes over batches of noisy copies of the inputs. What is kept of them is small: the mean, the
-covariance over the units and the mean softmax of each half of the draws, from which the error of the whole follows, and
-some draws themselves, to count how many an interval holds.
+Draws are plain passes over batches of noisy copies of the inputs. Little of them is kept: the mean, the covariance over
+the units and the mean softmax of each half of the draws, from which the error of the whole follows, and some draws
+themselves, to count how many an interval holds.
 """
 
 import copy
@@ -43,7 +43,7 @@ class Noisy:
 
 @dataclass(frozen=True)
 class Truth:
-    """What many draws say of the outputs of each input; the first dimension of a pair is that of the halves."""
+    """What many draws say about the outputs for each input; the first dimension of a pair is for the halves."""
 
     moments: Estimate  # shape: (inputs, units)
     covariances: Tensor  # shape: (2, inputs, units, units), or (1, …) of all draws where no draws are kept
@@ -82,7 +82,7 @@ def drawn(noisy: Noisy, rows: int) -> Iterator[tuple[slice, Tensor]]:
 
 
 def _acting(model: nn.Module, dropout: bool) -> nn.Module:
-    """Return a copy whose dropout acts if it is to, as `propagate` has it."""
+    """Return a copy whose dropout acts if it should, as in `propagate`."""
     found = copy.deepcopy(model).eval()
     for module in found.modules() if dropout else ():
         module.training = not isinstance(module, _RUNNING)
@@ -158,12 +158,12 @@ def draw(noisy: Noisy, count: int, rows: int, seed: int, keep: int = KEPT, title
 
 
 def kept(place: Path, noisy: Noisy, count: int, rows: int, seed: int, keep: int = KEPT, title: str = "draws") -> Truth:
-    """Return the truth from its file if that was made with the same settings, or make and keep it."""
+    """Return the truth from its file if that was made with the same settings, or make and store it."""
     settings = _settings(noisy, count, seed)
     try:
         found = checkpoints.read(place) if place.exists() else None
     except CheckpointError:
-        found = None  # it is made anew
+        found = None  # it is made again
     if found is None or found.state != settings:
         place.parent.mkdir(parents=True, exist_ok=True)
         checkpoints.write(place, Checkpoint(settings, _tensors(draw(noisy, count, rows, seed, keep, title))))
@@ -187,7 +187,7 @@ def _tensors(truth: Truth) -> dict[str, Tensor]:
 
 
 def _settings(noisy: Noisy, count: int, seed: int) -> dict[str, Any]:
-    """Return all that the truth depends on; weights and inputs by a checksum."""
+    """Return everything that the truth depends on; weights and inputs as a checksum."""
     digest = hashlib.sha256()
     for tensor in (*noisy.model.state_dict().values(), noisy.inputs):
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

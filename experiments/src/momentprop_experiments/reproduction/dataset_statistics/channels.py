@@ -29,7 +29,7 @@ AT_ONCE = 250
 def measure(model: nn.Module, images: Tensor, paths: Sequence[str]) -> dict[str, Estimate]:
     """Measure the mean and variance of each channel at these modules, over all images and positions.
 
-    The model runs in its present mode on some images at a time, and only sums are kept. The standard errors of the
+    The model runs in its current mode on some images at a time, and only sums are kept. The standard errors of the
     result treat all positions as independent, which they are not.
     """
     moments: dict[str, RunningMoments] = defaultdict(RunningMoments)

@@ -1,8 +1,8 @@
 r"""The paper's table of data-set statistics, for LeNet and for deeper networks.
 
 `momentprop.dataset_statistics` propagates the statistics of a data set's channels, $(\mu_0, \sigma_0^2)$, through a
-network as one pixel. The experiment compares them with those of every module over images and positions. A network whose
-data set is not there keeps the numbers that an earlier call left in the folder of the results.
+network as one pixel. The experiment compares them with the true ones of every module over images and positions. A
+network whose data set is missing keeps the numbers that an earlier call left in the results folder.
 """
 
 import dataclasses
@@ -131,7 +131,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
 def _network(
     subject: StudiedNetwork, effort: StatisticsEffort, options: Options, kept: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Measure a network, or return what an earlier call measured if the data set is not there."""
+    """Measure a network, or return what an earlier call measured if the data set is missing."""
     started, device = time.perf_counter(), as_device(options.device)
     name = effort.data or subject.data
     try:

@@ -1,11 +1,11 @@
 """Analytic dropout: plain training, dropout by draws, and dropout by AP2, in two networks.
 
 Each run is one `momentprop train` in its own folder. All start at the same point, scaled by the statistics of a batch,
-except analytic normalization, which starts at the point of its own statistics. Beside the paper's four ways are three
-of analytic dropout: by the mean of the loss, as sampled dropout has it, instead of the loss of the mean; by the paper's
-own formulas; and with variances that are calibrated after every epoch. With `--minutes`, training stops in time, the
-report covers the runs so far, and the same command resumes. With `--missing`, runs whose numbers are in the results
-are not made again, unless they are superseded.
+except analytic normalization, which starts at the point of its own statistics. Besides the paper's four ways there are
+three of analytic dropout: with the mean of the loss, as in sampled dropout, instead of the loss of the mean; with the
+paper's own formulas; and with variances that are calibrated after every epoch. With `--minutes`, training stops in
+time, the report covers the runs so far, and the same command resumes. With `--missing`, runs whose numbers are in the
+results are not made again, unless they are superseded.
 """
 
 import dataclasses
@@ -79,7 +79,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
 
 
 def _kept(group: dict[str, Config], stored: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the stored runs that need not be made again: finished, of the same settings, and not superseded."""
+    """Return the stored runs that need not be made again: finished, with the same settings, and not superseded."""
     return {
         name: stored[name]
         for name, config in group.items()
@@ -88,7 +88,7 @@ def _kept(group: dict[str, Config], stored: dict[str, dict[str, Any]]) -> dict[s
 
 
 def superseded(run: dict[str, Any], config: Config) -> bool:
-    """Whether a run is of the CIFAR-10 network by the mean loss, from before `logsumexp` was mended."""
+    """Whether a run trains the CIFAR-10 network on the mean loss and predates the repair of `logsumexp`."""
     return config.network == "cifar" and config.loss == "expected" and run.get("made") is None
 
 
@@ -136,7 +136,7 @@ def _way(config: Config) -> str:
 
 
 def tests(place: Path, config: Config, root: Path | None) -> dict[str, Any]:
-    """Test a trained network by AP1 and AP2, or read the results that an earlier call saved beside it."""
+    """Test a trained network by AP1 and AP2, or read the results that an earlier call saved with it."""
     file = place / "tests.json"
     of = json.loads((place / "result.json").read_text())["test"]  # identifies the run in this folder
     kept: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}

@@ -1,10 +1,9 @@
-"""Why analytic dropout ends below sampled dropout on CIFAR-10: what AP2 believes in training, beside what draws say.
+"""Why analytic dropout ends below sampled dropout on CIFAR-10: what AP2 believes in training, and what draws say.
 
-A network that is small enough for a CPU and memorizes its images is trained by every way of the dropout experiment, and
-looked at after some epochs: the deviations of AP2 against those of draws, layer by layer, and the training loss as AP2
-has it against that of draws. Two of the ways mend the deviation: a calibration in the training, and, as a short trial,
-the joint covariance of the logits in the loss. On a GPU the CIFAR-10 network is looked at, too. Every run is one file,
-and is not made again.
+A network that is small enough for a CPU and memorizes its images is trained in every way of the dropout experiment, and
+examined after some epochs: AP2's deviations are compared with those of draws, layer by layer, and so is AP2's training
+loss. Two of the ways repair the deviations: calibration during training, and, as a short trial, the joint covariance of
+the logits in the loss. On a GPU the CIFAR-10 network is examined too. Every run is one file, and is not made again.
 """
 
 import json
@@ -53,7 +52,7 @@ class Subject:
     """A network and its images, how to train it, and when to look."""
 
     settings: Mapping[str, Any]
-    looks: tuple[int, ...]  # epochs, the last of which ends the training
+    looks: tuple[int, ...]  # epochs; the last one ends the training
     seeds: Mapping[float, int]  # the number of seeds for each probability of dropout
     joint: int = 0  # epochs of the trial with the joint covariance, with the largest probability
     look: Look = field(default_factory=lambda: Look(images=16, losses=512, units=64, draws=200, predicting=20))
@@ -124,7 +123,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
 
 
 def compact(run: dict[str, Any]) -> dict[str, Any]:
-    """Return a run whose figures are lists over the looks, which take less room in a file."""
+    """Return a run whose figures are lists over the looks, which take less space in a file."""
     looks = list(run["looks"].values())
     layers = [list(look["layers"].values()) for look in looks]
     columns: dict[str, Any] = {"epochs": [int(epoch) for epoch in run["looks"]]}
@@ -144,12 +143,12 @@ def _is_done(file: Path, config: Config, subject: Subject) -> bool:
 
 
 def _of(config: Config, subject: Subject) -> Any:
-    """Return what a run depends on, as JSON has it."""
+    """Return what a run depends on, in a form for JSON."""
     return json.loads(json.dumps([config.as_dict() | {"device": ""}, subject.looks, asdict(subject.look)]))
 
 
 def _trained(way: str, config: Config, subject: Subject, root: Path | None) -> dict[str, Any]:
-    """Train a network, look at it after some epochs, and test it by AP1 after each."""
+    """Train a network, examine it after some epochs, and test it by AP1 after each."""
     started = time.perf_counter()
     ranks = processes(config.device)
     training, validation = split(load_data(config, root), config)

@@ -46,7 +46,7 @@ _PANELS = {
     "validation_loss": "validation loss (nats)",
     "train_loss": "training loss (nats)",
 }
-_POINTS = 15.0  # of accuracy below the best: the beginning, which lies lower, is cut off
+_POINTS = 15.0  # of accuracy below the best: the beginning, which is lower, is cut off
 
 
 def running(figures: Sequence[float]) -> list[float]:

@@ -1,8 +1,8 @@
-r"""A look at a network in training with dropout: what AP2 says of it, and what draws say.
+r"""Examines a network during training with dropout: what AP2 says about it, and what draws say.
 
-A layer is told by its outputs before the activation. Its ratio is $\sqrt{\sum\sigma_\mathrm{AP2}^2 /
-\sum\sigma_\mathrm{draws}^2}$ over units and images, and its correlation the root mean square of that between two units,
-less what so many draws show of independent ones.
+A layer is represented by its outputs before the activation. Its ratio is $\sqrt{\sum\sigma_\mathrm{AP2}^2 /
+\sum\sigma_\mathrm{draws}^2}$ over units and images, and its correlation the root mean square over pairs of units, minus
+what this many draws show for independent ones.
 """
 
 import math
@@ -25,7 +25,7 @@ Images = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Look:
-    """How closely to look: the images of the layers and of the losses, the units of a layer, and the draws."""
+    """How closely to look: the numbers of images for layers and for losses, of units in a layer, and of draws."""
 
     images: int
     losses: int

@@ -108,7 +108,7 @@ def _section(network: dict[str, Any]) -> Iterator[str]:
 
 
 def _where(done: Collection[Run]) -> str:
-    """Say on which devices the runs were made, and by which commits, as far as they recorded it."""
+    """Say on which devices and at which commits the runs were made, as far as they recorded it."""
     known = [run["made"] for run in done if run.get("made")]
     devices = [f"{made['device']}, commit {(made['commit'] or 'unknown')[:9]}" for made in known]
     told = [f"{devices.count(each)} on {each}" for each in dict.fromkeys(devices)]

@@ -1,8 +1,8 @@
 """A generative sigmoid belief network on the embedded digits, trained by AP2 and by sampling estimators.
 
-All train the same bound from the same initial point, with the same optimizer. What is reported is the bound on test
-images by draws, and the tighter importance-weighted bound, against epochs and against time. Each training has a folder,
-and a call resumes it.
+All train the same bound from the same initial point, with the same optimizer. The report shows the bound on test images
+by draws, and the tighter importance-weighted bound, against epochs and against time. Each training has a folder, and a
+call resumes it.
 """
 
 import json
@@ -52,7 +52,7 @@ ESTIMATORS = {
     "straight-through, 4 × as long": Estimator("sample", times=4),
     "score function, 2 × as long": Estimator("sample", _SCORE, times=2),
 }
-"""The last two take about as much time as AP2; the learning rate falls as much over all of their epochs."""
+"""The last two take about as much time as AP2; their learning rate falls as much over all their epochs."""
 
 BATCH = 100
 
@@ -102,7 +102,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
 
 
 def measured(name: str, seed: int, epochs: int, place: Path, effort: Effort) -> dict[str, Any]:
-    """Train on to this number of epochs and measure the bounds, or read them if they are there."""
+    """Train up to this number of epochs and measure the bounds, or read stored ones."""
     file = place / f"bounds-{epochs}.json"
     if file.exists():
         return dict(json.loads(file.read_text()))
@@ -121,7 +121,7 @@ def measured(name: str, seed: int, epochs: int, place: Path, effort: Effort) -> 
 
 
 def epoch_seconds(effort: Effort, clock: Clock) -> dict[str, float]:
-    """Return the seconds that each estimator takes for an epoch, by steps that take turns."""
+    """Return the seconds that each estimator takes for an epoch, measured in alternating steps."""
     images = _binary("train", effort.images)
     chosen = torch.arange(BATCH)
 
@@ -204,7 +204,7 @@ def _span(values: list[float]) -> str:
 
 
 def _plot(figure: "Figure", data: dict[str, Any]) -> None:
-    """Draw the bound against epochs, all for equally many, and against time, all for about as long."""
+    """Draw the bound against epochs, equally many for all, and against time, about as long for all."""
     by_epoch, by_time = figure.subplots(1, 2, sharey=True)
     for name, estimator in ESTIMATORS.items():
         stages = [stage * estimator.times for stage in data["stages"]]

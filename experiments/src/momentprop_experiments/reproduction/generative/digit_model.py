@@ -2,7 +2,7 @@ r"""A sigmoid belief network that generates digits, with a network that infers i
 
 The model is $p(h_2)\, p(h_1 \mid h_2)\, p(x \mid h_1)$, all units logistic Bernoulli. The inference network gives
 factorized $q(h_1 \mid x)\, q(h_2 \mid x)$. The bound $\log p(x) \ge E_q[\log p(x, h)] + H(q)$ needs the expectations
-$E\,\mathrm{softplus}(a)$ of activations, which AP2 takes in one pass, and draws estimate.
+$E\,\mathrm{softplus}(a)$ of activations, which AP2 computes in one pass, and draws estimate.
 """
 
 import math
@@ -23,8 +23,8 @@ class DigitModel(nn.Module):
     """The generating and the inferring network; `forward` returns what the bound needs.
 
     Args:
-        gradient: that of the draws of the hidden units.
-        draws: how often each image draws its hidden units.
+        gradient: the gradient estimate for draws of the hidden units.
+        draws: how often to draw the hidden units for each image.
     """
 
     def __init__(self, gradient: Gradient = "straight_through", draws: int = 1) -> None:

@@ -1,7 +1,7 @@
 r"""The gradients of a deep network of logistic Bernoulli units, layer by layer, by every method.
 
-The weights of a layer are drawn from $N(0, g^2/n)$ with the gain $g$, and its biases are $-\tfrac12\sum_i w_{ji}$, so
-that a unit is undecided when half of its inputs are one. The loss is a random sum of the last layer's expectations.
+The weights of a layer are drawn from $N(0, g^2/n)$ with the gain $g$, and its biases are $-\tfrac12\sum_i w_{ji}$, so a
+unit is undecided when half of its inputs are one. The loss is a random sum of the last layer's expectations.
 """
 
 import math
@@ -37,8 +37,8 @@ def centred(map: nn.Linear, gain: float) -> None:
 def gradients(maps: Sequence[nn.Linear], x: Tensor, direction: Tensor, method: str, draws: int) -> list[Tensor]:
     """Return the gradient of the loss in the weights of every layer.
 
-    The sampling methods average over `draws`: the straight-through gradient is that of a unit's expectation, and the
-    score function takes the mean loss as its baseline.
+    The sampling methods average over `draws`: the straight-through gradient uses a unit's expectation, and the score
+    function uses the mean loss as its baseline.
     """
     network = _network(maps, "score" if method == SCORE else "straight_through")
     if method == EXACT:
@@ -80,7 +80,7 @@ def by_layer(width: int, depth: int, gain: float, methods: Sequence[str], draws:
 
 
 def expected_decay(gain: float, method: str) -> float:
-    r"""Return the factor per layer by which theory lets the gradient of a wide network shrink at undecided units.
+    r"""Return the factor by which, in theory, the gradient of a wide network shrinks per layer at undecided units.
 
     A unit's expectation has the slope $\tfrac14$ by AP1, and $E\,S'(X)$ by AP2, with $X$ of the variance $g^2/4$ of its
     activation; the factor is $g$ times the slope. By AP2 it is below $\sqrt{2/\pi} = 0.8$ for all gains.

@@ -21,7 +21,7 @@ TRAINED_BY = {
     STRAIGHT: ("sample", 1),
     f"{STRAIGHT}, 2 × as long": ("sample", 2),
 }
-"""The method of `fit`, and how many times as many epochs it gets: the last takes about as much time as AP2."""
+"""The method of `fit`, and the factor on its epochs, with which the last takes about as much time as AP2."""
 
 WIDTH, GAIN = 64, 4.0
 DRAWS = 100
@@ -67,7 +67,7 @@ def trained(depths: tuple[int, ...], seeds: int, epochs: int, images: int | None
 
 @torch.no_grad()
 def accuracies(model: nn.Module, method: str, images: Tensor, labels: Tensor, seed: int) -> dict[str, float]:
-    """Return the test accuracy as the method predicts, and that of the network of random units itself.
+    """Return the test accuracy of the method's predictions, and of the network of random units itself.
 
     The method that samples in training predicts by AP1; the network itself by the average of many draws.
     """

@@ -1,8 +1,8 @@
-r"""Does the gradient get deeper by AP2, as the paper says? Its norm, layer by layer, in deep Bernoulli networks.
+r"""Does the gradient reach deeper with AP2, as the paper says? Its norm, layer by layer, in deep Bernoulli networks.
 
 The paper: "The automatic scaling by uncertainty allows the gradient to be propagated deeper through the network." In
-narrow networks the true gradient is that of exact sums. In wide ones the straight-through and the score function
-gradient average over draws.
+narrow networks exact sums give the true gradient. In wide ones the straight-through and the score function gradient
+average over draws.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 r"""Loopy belief propagation (Pearl 1988) in a layered sigmoid belief network.
 
 Every unit with its parents is a factor. Without observations a factor's message to a parent is constant, because
-$\sum_y p(y \mid x) = 1$. Then one sweep forward is all there is: it sums over the states of the parents as if they were
+$\sum_y p(y \mid x) = 1$. Then a single sweep forward suffices: it sums over the states of the parents as if they were
 independent, which is the factorized inference that AP1 and AP2 approximate.
 """
 

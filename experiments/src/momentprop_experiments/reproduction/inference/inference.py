@@ -1,8 +1,8 @@
-r"""Feed-forward inference beside loopy belief propagation and mean field, in small sigmoid belief networks.
+r"""Feed-forward inference compared with loopy belief propagation and mean field, in small sigmoid belief networks.
 
-The paper calls the iterative methods too demanding for networks of the size in use. Here is what they give where exact
-sums tell the truth: for the prediction, which is what AP2 computes, and for the posterior of all layers when the last
-one is observed, which AP2 cannot compute.
+The paper calls the iterative methods too demanding for networks of practical size. The experiment shows what they give
+where exact sums give the truth: for the prediction, which AP2 computes, and for the posterior of all layers when the
+last one is observed, which AP2 cannot compute.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ _STYLES = {
 
 
 class Measured(NamedTuple):
-    """What one network gave."""
+    """The results for one network."""
 
     scale: float
     predicted: Tensor  # shape: (methods, 2): KL and absolute error of the last layer's marginals

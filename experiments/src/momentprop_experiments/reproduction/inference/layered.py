@@ -1,7 +1,7 @@
 r"""A layered sigmoid belief network as tables over the states of each layer, and its exact posterior.
 
 A layer $k$ has the table $p(X^k_j{=}1 \mid x^{k-1})$ for every unit $j$ and every state of the layer before. The input
-layer is random, with independent units. The last layer can be observed, which leaves the others a posterior.
+layer is random, with independent units. The last layer can be observed, which gives the others a posterior.
 """
 
 from collections.abc import Sequence

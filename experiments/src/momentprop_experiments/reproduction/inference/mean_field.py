@@ -1,4 +1,4 @@
-r"""Variational mean field in a layered sigmoid belief network, as of Saul, Jaakkola and Jordan (1996).
+r"""Variational mean field in a layered sigmoid belief network, after Saul, Jaakkola and Jordan (1996).
 
 Their expectations are bounds; here they are sums over the states of a layer.
 
@@ -27,7 +27,7 @@ def mean_field(
 ) -> tuple[list[Tensor], int]:
     """Return the marginals of every layer but an observed one, and the sweeps taken.
 
-    A sweep updates layer by layer, backward, all units of a layer at once and damped by half.
+    A sweep updates layer by layer, backward, all units of a layer together and damped by half.
     """
     q = [p.clone() for p in start[: len(network.widths)]]
     if observed is not None:

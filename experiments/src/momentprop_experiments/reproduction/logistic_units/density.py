@@ -89,7 +89,7 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
 
 
 def _plot(figure: "Figure", x: Tensor, sums: dict[int, Sum]) -> None:
-    """Draw the curves one above the other, with a base line for each number of inputs."""
+    """Draw the curves one above the other, with a baseline for each number of inputs."""
     densities, cdfs = figure.subplots(1, 2, sharey=True)
     shown = ((x >= -8) & (x <= 40)).nonzero().squeeze(-1)[::4]
     tallest = max(v.density.max().item() for n, v in sums.items() if n)

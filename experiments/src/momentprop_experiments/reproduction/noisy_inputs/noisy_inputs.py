@@ -1,8 +1,8 @@
-r"""Noisy and missing pixels: trained networks on images of which only means and variances are known.
+r"""Noisy and missing pixels: trained networks on images whose pixels are known only by mean and variance.
 
 Every test image gets one draw of noise of a known variance $v_i$, which may differ from pixel to pixel; a pixel is then
-known as $N(x_i, v_i)$. A missing pixel is known by its mean and variance over the training images. AP1 uses the means
-only (mean imputation, for missing pixels). AP2 and Monte Carlo compute the class posterior from means and variances,
+known as $N(x_i, v_i)$. A missing pixel is known by its mean and variance over the training images. AP1 uses only the
+means (mean imputation, for missing pixels). AP2 and Monte Carlo compute the class posterior from means and variances,
 and treat the pixels as independent.
 """
 
@@ -34,7 +34,7 @@ COUNTS = (8, 32, 128)
 _AT_ONCE = 500  # images
 
 Corruption = Callable[[Tensor, Normal, torch.Generator], Normal]
-"""A function from images, and the moments of each pixel over the training images, to what is known of the images."""
+"""A function from images, and the moments of each pixel over the training images, to what is known about the images."""
 
 
 def noise(variance: float) -> Corruption:
@@ -57,8 +57,8 @@ def uneven(low: float, high: float) -> Corruption:
 def with_prior(corrupt: Corruption) -> Corruption:
     r"""Return the same corruption combined with a prior: the moments $m, v$ of each pixel in the training images.
 
-    By Bayes' rule for normal distributions, a pixel seen as $x_i$ under noise of variance $v_i$ has the mean
-    $m + w(x_i - m)$ and the variance $w v_i$ with $w = v/(v + v_i)$: between a pixel that is seen and a missing one.
+    By Bayes' rule for normal distributions, a pixel seen as $x_i$ under noise of variance $v_i$ has the mean $m + w(x_i
+    - m)$ and the variance $w v_i$ with $w = v/(v + v_i)$, between those of a seen and of a missing pixel.
     """
 
     def known(images: Tensor, typical: Normal, generator: torch.Generator) -> Normal:
@@ -145,7 +145,7 @@ class NoisyInputsEffort:
     """How much to measure."""
 
     test: dict[str, int]  # images by network
-    brief: frozenset[str] = frozenset()  # networks to try only on the corruptions of the figure
+    brief: frozenset[str] = frozenset()  # networks to test only on the figure's corruptions
     fitted: int = 64  # images to fit a calibration to
     samples: int = 300  # draws to fit it to
     typical: int = 5000  # training images for the moments of each pixel
@@ -190,7 +190,7 @@ def measure(name: str, setting: Setting, effort: NoisyInputsEffort) -> tuple[dic
 def _measure(
     subject: LoadedNetwork, corrupt: Corruption, typical: Normal, effort: NoisyInputsEffort
 ) -> tuple[dict[str, Any], Normal]:
-    """Return the scores of each method, and what was known of the images."""
+    """Return the scores of each method, and what was known about the images."""
     generator = torch.Generator(subject.test.device).manual_seed(0)
     known = corrupt(subject.test, typical, generator)
     fitted = corrupt(subject.train[: effort.fitted], typical, generator)

@@ -1,7 +1,7 @@
-r"""Moments of five units for inputs of variance 1 against the input mean, beside many draws.
+r"""Moments of five units for inputs of variance 1 against the input mean, compared with many draws.
 
 The means and deviations are those of the `Normal` rules. The draws check them to within their standard errors. The
-`Fitted` rules are those of the paper's implementation.
+`Fitted` rules come from the paper's implementation.
 """
 
 import math
@@ -47,7 +47,7 @@ class Propagated(NamedTuple):
     def z_scores(self) -> tuple[float, float]:
         """Return the largest distances from the means and variances of the draws, in standard errors."""
         mean = (self.coarse.loc - self.drawn.loc) / self.drawn.loc_error
-        # the second-order error, and the only one of a fair coin, whose fourth moment is its squared variance
+        # the second-order error, the only one for a fair coin, whose fourth moment is its squared variance
         least = math.sqrt(2) * self.coarse.variance / self.draws
         variance = (self.coarse.variance - self.drawn.variance) / torch.hypot(self.drawn.variance_error, least)
         return mean.abs().max().item(), variance.abs().max().item()

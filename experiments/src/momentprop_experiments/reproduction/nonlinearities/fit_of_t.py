@@ -1,4 +1,4 @@
-r"""The constant of $R(a) \approx S(a/t)$: what a fit by the largest divergence gives, and what other fits would.
+r"""The constant of $R(a) \approx S(a/t)$: the result of a fit by the largest divergence, and of other fits.
 
 The paper fits $t = 0.3729$ "to minimize the maximum KL divergence for LReLU(0.01)". With the variance of the leaky ReLU
 approximated by $\alpha^2 + (1 - \alpha^2) S(a/t)$, the divergence of two normal distributions of the same mean and of
@@ -47,7 +47,7 @@ class Fit:
         return self.slope**2 + (1 - self.slope**2) * torch.sigmoid(self.a / t)
 
     def divergence(self, t: float) -> Tensor:
-        """Return the divergence of the exact distribution to the approximate one, of the same mean, in nats."""
+        """Return the divergence from the exact distribution to the approximate one with the same mean, in nats."""
         return normal_kl(self.exact, self.variance(t))
 
     def criteria(self) -> dict[str, Criterion]:

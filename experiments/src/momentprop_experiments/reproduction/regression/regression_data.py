@@ -50,7 +50,7 @@ DATA: dict[str, Callable[[int], RegressionData]] = {"diabetes": diabetes, "gener
 
 
 def _split(inputs: Tensor, targets: Tensor, count: int, seed: int) -> RegressionData:
-    """Set test examples aside, and standardize all columns by the mean and deviation of the others."""
+    """Set test examples aside, and standardize all columns with the mean and deviation of the others."""
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
     test, train = order[:count], order[count:]
     inputs, targets = (_standardized(part, train) for part in (inputs, targets))

@@ -1,7 +1,7 @@
-"""The relative times of training steps and of predictions, measured in turns, beside those that the paper prints.
+"""The relative times of training steps and of predictions, measured in turns, compared with the paper's.
 
 The paper reports for a forward and backward pass: standard training 1, batch normalization 1.5, AP2 3, and AP2 with
-its normalization 6. A step here is that of `momentprop train`, with the optimizer, on random images.
+its normalization 6. A step here is one of `momentprop train`, with the optimizer, on random images.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """Are gradients masked? Attacks with more steps and restarts, from other networks, and without gradients.
 
-A defence that only hides its gradients looks stable under the attacks of `stability`. It would betray itself (Athalye
-and others 2018): single steps would be as strong as many, random changes as strong as gradients, attacks made on
-another network stronger than its own, and a large change would still leave it right. The networks are those of
-`stability`, and LeNets of `stability-deep`, which without a GPU are trained for two epochs of 10,000 images.
+A defence that only hides its gradients looks stable under the attacks of `stability`. It would give itself away
+(Athalye and others 2018): single steps would be as strong as many, random changes as strong as gradients, attacks made
+on another network stronger than its own, and a large change would still leave it right. The networks come from
+`stability`, with LeNets from `stability-deep`, which without a GPU are trained for two epochs of 10,000 images.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ class Strength:
     steps: int
     restarts: int
     levels: tuple[float, ...]
-    large: float  # a change that must leave nothing right
+    large: float  # a change that must make every answer wrong
     noise: float  # the deviation of drawn noise
     random: int = 10  # tries of random signs
     draws: int = 64
@@ -83,7 +83,7 @@ _LENET_STRENGTH = Strength(80, 10, 2, (0.1, 0.2), 1.5, 1.0)
 
 
 def subjects(options: Options) -> dict[str, Subject]:
-    """Return the networks to attack; a GPU attacks more images of each and the LeNets of the full training."""
+    """Return the networks to attack; a GPU attacks more images of each, and the fully trained LeNets."""
     if options.quick:
         effort = dataclasses.replace(stability.QUICK, seeds=2)
         strength = Strength(40, 5, 2, (0.2,), 2.0, 1.0, random=2, draws=8, gradient_draws=4)
@@ -162,12 +162,12 @@ class Bench:
         return found
 
     def _test(self, kind: str, seed: int) -> Any:
-        """Return the test figures of a run, which tell it from another in the same folder."""
+        """Return the test figures of a run, which distinguish it from another in the same folder."""
         place = self.folder / self.subject.trials.place(kind, seed)
         return json.loads((place / "result.json").read_text())["test"]
 
     def _posterior(self, kind: str, method: str, seed: int) -> tuple[LogPosterior, LogPosterior, Tensor, Tensor]:
-        """Return the class posterior, the one that is attacked, and images and labels."""
+        """Return the class posterior, the one to attack, and images and labels."""
         place, strength = self.folder / self.subject.trials.place(kind, seed), self.subject.strength
         model, about = load_model(place)
         config = Config.from_dict(about["config"])
@@ -178,7 +178,7 @@ class Bench:
         return made(strength.draws), made(strength.gradient_draws), images.to(exact), labels
 
     def _made_on(self, kind: str, method: str, seed: int, level: float) -> Tensor:
-        """Return the images that a projected descent on this network ends at."""
+        """Return the images at the end of a projected descent on this network."""
         _, attacked, images, labels = self.posterior(kind, method, seed)
         return projected_descent(attacked, images, labels, level, self.subject.strength.steps)
 

@@ -1,4 +1,4 @@
-"""Train networks, and measure them under noise and under attacks by several methods.
+"""Train networks, and measure them under noise and attacks, with several methods.
 
 Each network is one `momentprop train` in its own folder, which also keeps the measurements. Finished networks are
 neither trained nor measured again.
@@ -140,7 +140,7 @@ def training_loss(place: Path) -> list[float | None]:
 
 
 def untrained(left: Collection[str], wanted: Collection[str]) -> UserError:
-    """Return the error for a time limit that has left too few networks trained."""
+    """Return the error for a time limit that left too few networks trained."""
     return UserError(f"{len(left)} of {len(wanted)} networks are not trained yet: run the same command again")
 
 
@@ -255,7 +255,7 @@ class MethodUnderTest:
         return figures(self._parts(lambda x, _: told(x), images), self.labels)
 
     def _parts(self, function: Callable[[Tensor, Tensor], Tensor], images: Tensor) -> Tensor:
-        """Apply a function of images and labels to some images at a time."""
+        """Apply a function to images and labels, some at a time."""
         parts = zip(images.split(self.effort.at_once), self.labels.split(self.effort.at_once), strict=True)
         return torch.cat([function(*part) for part in parts])
 

@@ -91,7 +91,7 @@ def networks(options: Options) -> dict[str, Trials]:
 def _urgency(run: tuple[str, Config]) -> tuple[int, bool, bool]:
     """Sort all runs of the first seed to the front, for an early result, and the other seeds of the large network last.
 
-    The processes start one run each, so the longest runs of a group come first.
+    Each process starts one run, so the longest runs of a group come first.
     """
     _, config = run
     large = config.network == "cifar"

@@ -57,10 +57,11 @@ def log_posterior(loc: Tensor, covariance: Tensor, points: int | None = None) ->
     `torch.func` cannot look at data and take 4096 for all: pass `points` there if logits vary much.
 
     Measured worst error of the default in KL divergence over diagonal, full and singular covariances, correlations of
-    0.99 and ties: 8e-7 at a standard deviation of the logits of 1, for up to 30 classes; 2e-6 for 10 classes and 5e-6
-    for 30 at 3; 3e-6 and 4e-5 at 10. That takes about 2,500 points for 10 classes at 1, 18,000 at 3, and 106,000 at 10.
-    With 4096 points the error is 5e-5 for 10 classes at 3 and 4e-4 at 10. The gradient of $\log q_y$ for 10 classes by the means, and by the covariance, has a relative
-    error of 2e-4 up to a deviation of 1, 2e-3 and 5e-3 at 3, and 2e-2 and 7e-2 at 10.
+    0.99 and ties: 3e-6 at a standard deviation of the logits of 1, for up to 30 classes; 5e-6 for 10 classes and 6e-6
+    for 30 at 3; 5e-6 and 4e-5 at 10. That takes about 2,500 points for 10 classes at 1, 18,000 at 3, and 106,000 at 10.
+    With 4096 points the error is 5e-5 for 10 classes at 3 and 4e-4 at 10. The gradient of $\log q_y$ for 10 classes by
+    the means, and by the covariance, has a relative error of 2e-4 up to a deviation of 1, 2e-3 and 5e-3 at 3, and 2e-2
+    and 7e-2 at 10.
     """
     differentiates = torch.is_grad_enabled() and (loc.requires_grad or covariance.requires_grad)
     return over_points(_average, loc, covariance, points, by_spread(MANY) if differentiates else _enough)

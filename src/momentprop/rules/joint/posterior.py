@@ -31,7 +31,7 @@ def log_softmax(
 ) -> Categorical:
     r"""The class posterior $q(y) = E\,\mathrm{softmax}(X)_y$ with the covariance of the logits, a `Categorical`.
 
-    Error: 2e-6 nats up to a deviation of 3 for ten classes, 4e-5 at 10 for thirty; see `kernels.joint_posterior`
+    Error: 5e-6 nats for ten classes, 4e-5 at 10 for thirty; see `kernels.joint_posterior`
     Source: quadrature by a Sobol' sequence
     """
     wanted = _stacklevel if isinstance(_stacklevel, torch.dtype) else dtype

@@ -31,12 +31,15 @@ class StochasticBinary(Noisy):
     >>> unit(momentprop.Sample(torch.tensor([-0.6, 0.6])))
     Sample(loc=tensor([-1.,  1.]))
 
-    Args: noise: a name (see `momentprop.noise.named.noise`) or a `torch.distributions.Distribution` with a `cdf`. low:
-        the value of the unit where $X < Z$: 0, or -1. high: its value otherwise. method: how to compute the expectation
-        of a value with a variance: `"exact"`, or one of the paper's (`"ap2a"`, `"ap2b"`, and for logistic noise
-        `"pea"`, `"mackay"`). `None` lets the type of the value choose: `"ap2b"` for `Logistic` and `Fitted`. gradient:
-        the gradient of draws: `"straight_through"` is the expectation's and is biased; `"score"` uses the active
-        `ScoreFunction` and is unbiased.
+    Args:
+        noise: a name (see `momentprop.noise.named.noise`) or a `torch.distributions.Distribution` with a `cdf`.
+        low: the value of the unit where $X < Z$: 0, or -1.
+        high: its value otherwise.
+        method: how to compute the expectation of a value with a variance: `"exact"`, or one of the paper's (`"ap2a"`,
+            `"ap2b"`, and for logistic noise `"pea"`, `"mackay"`). `None` lets the type of the value choose: `"ap2b"`
+            for `Logistic` and `Fitted`.
+        gradient: the gradient of draws: `"straight_through"` is the expectation's and is biased; `"score"` uses the
+            active `ScoreFunction` and is unbiased.
     """
 
     def __init__(

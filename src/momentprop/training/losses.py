@@ -130,7 +130,7 @@ class Regression:
 
 
 def gaussian_nll(output: Any, target: Tensor, noise: Tensor | float = 0.0) -> Tensor:
-    r"""The loss $\frac12(\log 2\pi s^2 + (\mu - y)^2/s^2)$ of every element, where $s^2 = \sigma^2 + $ `noise`.
+    r"""The loss $\frac12(\log 2\pi s^2 + (\mu - y)^2/s^2)$ of every element, where $s^2$ is $\sigma^2$ plus `noise`.
 
     `output` is a value with mean $\mu$ and variance $\sigma^2$, or a tensor, for which the variance is the noise alone.
     """

@@ -104,7 +104,7 @@ def smooth_l1_loss(
 def gaussian_nll_loss(
     input: Random, target: Random, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Tensor:
-    r"""The loss $\frac12(\log s^2 + (\mu - y)^2/s^2)$ with $s^2 = \sigma^2 + $ `var`, at least `eps`.
+    r"""The loss $\frac12(\log s^2 + (\mu - y)^2/s^2)$ where $s^2$ is $\sigma^2$ plus `var`, and at least `eps`.
 
     This is $-\log q(y)$ of the output with its noise. If `var` is random, such as another head of the network, only its
     mean counts; a random target adds its variance.

@@ -34,7 +34,7 @@ _SESSION = re.compile(r"^(?P<indent> *)```python\n(?=(?P=indent)>>> )", re.MULTI
 _BLOCK = re.compile(r'<div class="language-pycon highlight">(?=<pre>(?P<shown>.*?)</pre>)', re.DOTALL)
 _TOGETHER = re.compile(
     r"<(pre|code)\b.*?</\1>|<[^>]*>"  # code and tags, which stay as they are
-    r"|(?<=\d) (?=(?:%|µs|ms|s|[KMG]iB|nats)(?!\w))|(?<=\d) ± (?=\d)|(?<=·) (?=\d)| (?=†)",
+    r"|(?<=\d) (?=(?:%|µs|ms|s|[KMG]iB|nats)(?!\w))|(?<=\d) ± (?=\d)|(?<=·|=) (?=\d)| (?=†)",
     re.DOTALL,
 )
 _PROMPT = re.compile(r"(?:>>>|\.\.\.)(?: |$)")

@@ -232,7 +232,8 @@ def plot(figure: "Figure", data: dict[str, Any]) -> None:
             for name, (point, lift) in lifted(points).items():
                 color = "#1f4e9c" if name.startswith("momentprop") else "0.55" if "draws" in name else "#c1272d"
                 axis.plot(*point, "o", color=color, markersize=4)
-                axis.annotate(name, point, (3, lift), textcoords="offset points", fontsize=6.5, color=color)
+                label = name.removeprefix("momentprop ")
+                axis.annotate(label, point, (3, lift), textcoords="offset points", fontsize=6.5, color=color)
             axis.margins(x=0.2, y=0.12)
             axis.plot(*zip(*front(list(points.values())), strict=True), color="0.6", linewidth=1, zorder=0)
             axis.set(xscale="log", yscale="log", title=f"{network}, batch {batch}")

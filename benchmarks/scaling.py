@@ -128,6 +128,9 @@ def plot(figure: "Figure", data: dict[str, Any]) -> None:
         for (device, found), color in zip(data.items(), ("#1f4e9c", "#c1272d", "#2a9d5c", "0.3"), strict=False):
             _lines(axis, found["cases"].get(name, {}), device, color)
         axis.set(xscale="log", yscale="log", title=name, xlabel=title)
+        sizes = sorted({int(size) for found in data.values() for size in found["cases"].get(name, {})})
+        axis.set_xticks(sizes, [f"{size:,}" for size in sizes], size=7)
+        axis.minorticks_off()
         axis.xaxis.label.set_size(7)
     figure.supylabel("milliseconds", size=9)
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)

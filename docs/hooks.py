@@ -32,6 +32,11 @@ _BAR = re.compile(r"\\[lr]?vert(?![A-Za-z])(?:\{\})?")
 _ABSOLUTE = re.compile(r"(?<!\\)(?<!\\left)\|([^|]+)\|")
 _SESSION = re.compile(r"^(?P<indent> *)```python\n(?=(?P=indent)>>> )", re.MULTILINE)
 _BLOCK = re.compile(r'<div class="language-pycon highlight">(?=<pre>(?P<shown>.*?)</pre>)', re.DOTALL)
+_TOGETHER = re.compile(
+    r"<(pre|code)\b.*?</\1>|<[^>]*>"  # code and tags, which stay as they are
+    r"|(?<=\d) (?=(?:%|µs|ms|s|[KMG]iB|nats)(?!\w))|(?<=\d) ± (?=\d)|(?<=·|=) (?=\d)| (?=†)",
+    re.DOTALL,
+)
 _PROMPT = re.compile(r"(?:>>>|\.\.\.)(?: |$)")
 _DOCUMENTED = re.compile(r"^::: ([\w.]+)(\n    options:)?", re.MULTILINE)
 _REFERENCE, _TOPIC = Path(__file__).parent / "reference", re.compile(r"reference/(\w+)\.md")
@@ -55,7 +60,16 @@ def on_page_markdown(markdown: str, /, **_: Any) -> str:
 
 def on_page_content(content: str, /, **_: Any) -> str:
     """Replace every formula that arithmatex has marked by MathML, and give every example its code to copy."""
-    return _BLOCK.sub(_with_code, _FORMULA.sub(_replace_formula, content))
+    return _BLOCK.sub(_with_code, together(_FORMULA.sub(_replace_formula, content)))
+
+
+def together(content: str) -> str:
+    """Let no line end between a number and its unit, or inside `1 ± 0.1`.
+
+    >>> together("<td>5 ms</td> or 2 ± 0.1 or 9 %, <code>9 % 5</code>")
+    '<td>5&nbsp;ms</td> or 2&nbsp;±&nbsp;0.1 or 9&nbsp;%, <code>9 % 5</code>'
+    """
+    return _TOGETHER.sub(lambda found: found[0] if found[0][0] == "<" else found[0].replace(" ", "&nbsp;"), content)
 
 
 def code_of(session: str) -> str:
@@ -151,8 +165,10 @@ def _cell(text: str) -> str:
 
 
 def _changelog() -> str:
-    """The changelog, with links that work in the documentation."""
-    return (_REFERENCE.parents[1] / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    """The changelog, with links that work in the documentation, a link wherever it names a page, and plain versions."""
+    text = (_REFERENCE.parents[1] / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    text = re.sub(r"`(docs/(\w+\.md))`(?!\])", r"[`\1`](\2)", text)
+    return re.sub(r"^## \[(.*?)\]", r"## \1", text, flags=re.MULTILINE)
 
 
 _PLACES: dict[str, Callable[[], str]] = {

@@ -11,7 +11,7 @@ from momentprop.data import load
 from momentprop_experiments import demo
 
 PICTURE = Path(__file__).parents[1] / "docs" / "check.png"
-SIZE = (1120, 1560)
+SIZE = (1120, 1830)  # ends below the layers
 
 
 def main() -> None:

@@ -85,10 +85,10 @@ def moments(figure: "Figure") -> None:
     right.annotate("", (0, 0.62), (0, 0), arrowprops={"arrowstyle": "-|>", "color": "0.55", "lw": 2.5})
     right.text(-0.15, 0.55, f"{0.5 * torch.erfc(torch.tensor(0.4 / 2**0.5)):.0%} at zero", color="0.4", ha="right")
     right.plot(z, _bell(z, y), color=AP2, linewidth=2.2, label="the normal with its mean and variance")
-    right.axvline(y.loc, color=AP2, linewidth=0.9, linestyle=":")
+    right.vlines(y.loc, 0, _bell(y.loc, y), color=AP2, linewidth=0.9, linestyle=":")
     right.set(title="what comes out, and what is kept of it", xlabel="max(0, x)", ylim=(0, 0.9), yticks=())
-    for axis in (left, right):
-        axis.legend(loc="upper right")
+    for axis, place in ((left, "upper left"), (right, "upper right")):
+        axis.legend(loc=place)
         axis.grid(visible=False)
 
 

@@ -190,7 +190,7 @@ def _identity(element: Tensor) -> Tensor:
 
 def _variance_like(loc: Tensor, given: Tensor | float) -> Tensor:
     if not isinstance(given, Tensor):
-        if isinstance(given, Value) or getattr(given, "shape", ()):
+        if isinstance(given, Value) or bool(getattr(given, "shape", ())):
             raise TypeError(f"variance must be a tensor or a number, but is a {type(given).__name__}")
         return torch.full_like(loc, given)
     if given.dtype != loc.dtype:

@@ -66,7 +66,11 @@ def test_the_same_mistakes_in_propagate():
     [
         (Asking(), TypeError, "control flow on a random Normal at module Asking: it has no single truth value"),
         (Branching(), MissingRule, "the outcome of '__gt__' on a random Normal at module Branching is random"),
-        (Exporting(), TypeError, r"a Normal is not one array: convert a component, such as `value.loc.numpy\(\)`"),
+        (
+            Exporting(),
+            TypeError,
+            r"a Normal is not one array: convert a component, such as `value.loc.detach\(\).numpy\(\)`",
+        ),
         (ToNumpy(), MissingRule, "'numpy' at module ToNumpy: an element of the Normal has"),
         (Item(), MissingRule, "'item' at module Item: an element of the Normal has"),
     ],

@@ -162,11 +162,25 @@ def test_input_variance_needs_a_tensor_and_no_value():
         propagate(nn.ReLU(), Normal(X, 0.1), input_variance=0.1, covariance=False)
     with pytest.raises(TypeError, match="no argument is a floating-point tensor"):
         propagate(nn.Embedding(3, 2), torch.tensor([1]), input_variance=0.1, covariance=False)
+    with pytest.raises(TypeError, match=r"no argument .*, but a tensor of torch.int64 and a float: write `x.float"):
+        propagate(nn.ReLU(), torch.tensor([1]), [1.0], input_std=0.1)
+    with pytest.raises(TypeError, match=r"no argument is a floating-point tensor: write `propagate\(model, x, ...\)`"):
+        propagate(nn.ReLU(), input_std=0.1)
+
+
+def test_noise_in_numpy_is_refused_by_name():
+    noise = torch.full((3,), 0.1).numpy()
+    with pytest.raises(TypeError, match="variance must be a tensor or a number, but is a ndarray"):
+        propagate(nn.ReLU(), torch.ones(3), input_variance=noise)
+    with pytest.raises(TypeError, match="input_std must be a tensor or a number, but is a ndarray"):
+        propagate(nn.ReLU(), torch.ones(3), input_std=noise)
 
 
 def test_unknown_names_and_too_few_samples_are_refused():
     with pytest.raises(ValueError, match="unknown method 'ap3': choose 'ap1', 'ap2' or 'sample'"):
         propagate(nn.ReLU(), X, method="ap3", covariance=False)
+    with pytest.raises(ValueError, match=r"unknown method 'joint': .*; `covariance=True` gives it"):
+        propagate(nn.ReLU(), X, method="joint", input_variance=0.1)  # as `check` calls it
     with pytest.raises(ValueError, match="unknown family 'gauss'"):
         propagate(nn.ReLU(), X, family="gauss", covariance=False)
     with pytest.raises(ValueError, match="unknown fallback 'guess': choose one of 'quadrature', 'monte_carlo'"):

@@ -40,7 +40,7 @@ class AsTensors(nn.Module):
         if not any(is_value(part) for part in pytree.tree_leaves(result, is_leaf=is_value)):
             raise TypeError(
                 f"the {type(self.model).__name__} gives no random output for a plain tensor: give the variance of "
-                "the input too, as in `AsTensors(model)(loc, variance)`"
+                "the input too, as in `AsTensors(model)(loc, variance)` or `to_onnx(model, Normal(x, variance))`"
             )
         return result
 

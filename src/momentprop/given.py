@@ -57,10 +57,19 @@ def with_covariance(
         )
     first = next((i for i, leaf in enumerate(leaves) if is_floating(leaf)), None)
     if first is None:
-        raise TypeError("input_covariance was given, but no argument is a floating-point tensor")
+        raise TypeError(nothing_to_make_random(leaves, "input_covariance"))
     dim = None if leaves[first].ndim == 1 else batch_dim
     leaves[first] = Joint.from_covariance(leaves[first], covariance, batch_dim=dim)
     return pytree.tree_unflatten(leaves, structure)  # type: ignore[no-any-return]
+
+
+def nothing_to_make_random(leaves: Sequence[Any], noise: str) -> str:
+    """Say what the arguments are, where none of them can have the noise that was given."""
+    kinds = [f"a tensor of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}" for x in leaves]
+    found = f", but {' and '.join(kinds)}: write `x.float()` or `torch.as_tensor(x)`" if kinds else ""
+    return (
+        f"{noise} was given, but no argument is a floating-point tensor{found or ': write `propagate(model, x, ...)`'}"
+    )
 
 
 def require_flags(dropout: Any, covariance: Any) -> None:

@@ -176,6 +176,15 @@ def propagate(
     return output if record is False else (output, recorded)
 
 
+_WRITTEN = {
+    "joint": "covariance=True",
+    "probes": "probes=16",
+    "calibrated": "calibration=..., covariance=False",
+    "draws": "method='sample'",
+}
+"""What to write for methods that the documentation and `check` name, but that are options of another one."""
+
+
 def _number_of_draws(samples: int | None, method: str | None) -> int:
     """Return the number of draws; refuse one that would have no effect because no method is named."""
     if samples is not None and method is None:
@@ -232,7 +241,8 @@ def _copied_as_normal(path: str, tree: Any) -> Any:
 def _type_for(method: str | None, family: str | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> type[Value]:
     """Return the type of value to run a model with: the method's, or that of the values among the arguments."""
     if method not in (None, "ap1", "ap2", "sample", "full", "linear"):
-        raise ValueError(f"unknown method {method!r}: choose 'ap1', 'ap2' or 'sample', or 'full' or 'linear'")
+        instead = f"; `{_WRITTEN[method]}` gives it" if method in _WRITTEN else ""
+        raise ValueError(f"unknown method {method!r}: choose 'ap1', 'ap2' or 'sample', or 'full' or 'linear'{instead}")
     if family is not None and family not in FAMILIES:
         raise ValueError(f"unknown family {family!r}: choose 'normal', 'logistic' or 'fitted'")
     if family is not None and method not in (None, "ap2"):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from momentprop import fallbacks
 from momentprop.dispatch.context import Watcher
 from momentprop.folding import Folding
+from momentprop.given import nothing_to_make_random
 from momentprop.mode import Propagation, warn_of_draw
 from momentprop.randomness import Foreign
 from momentprop.recording import Recording
@@ -296,10 +297,12 @@ class _Inputs:
             leaves, self.structure = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=is_value)
         if variance is not None:
             if any(is_value(leaf) for leaf in leaves):
-                raise TypeError("input_variance was given beside an argument that is a value and has its own variance")
+                raise TypeError(
+                    "input_variance or input_std was given beside an argument that is a value and has its own variance"
+                )
             first = next((i for i, leaf in enumerate(leaves) if is_floating(leaf)), None)
             if first is None:
-                raise TypeError("input_variance was given, but no argument is a floating-point tensor")
+                raise TypeError(nothing_to_make_random(leaves, "input_variance or input_std"))
             leaves[first] = self.made = Normal(leaves[first], variance)
             if isinstance(variance, float | int):
                 self.made.number = float(variance)  # type: ignore[misc]

@@ -32,7 +32,7 @@ def test_a_level_outside_the_fitted_range_is_warned_of(levels, deep):
     with pytest.warns(CalibrationWarning, match="variance is 2, outside the fitted range of 0.02 to 0.5"):
         propagate(model, NEW, input_variance=2.0, calibration=calibration, covariance=False)
     model, calibration = deep
-    with pytest.warns(CalibrationWarning, match="outside the fitted range of 0.1 to 0.1"):
+    with pytest.warns(CalibrationWarning, match="outside the fitted range of 0.1 to 0.1: give `input_variance=`"):
         propagate(model, NEW, calibration=calibration, covariance=False)
     with pytest.warns(CalibrationWarning, match="outside the fitted range"):
         calibrated(model, calibration)(Normal(NEW, 0.5))

@@ -73,6 +73,18 @@ def test_better_means_are_pointed_at():
     )
 
 
+def test_what_to_compare_is_said_once_and_also_where_only_the_plain_network_has_better_means():
+    shifted = dataclasses.replace(SMALL, eps_mean=0.5)
+    rough = advice.sentences(results(ap1=AP1, ap2=shifted, joint=ROUGH))
+    assert rough[0].endswith("`momentprop.calibrate` fits corrections to a few inputs.")
+    assert rough[1] == "Its means are off by 0.40 deviations."
+    plain, shifted = dataclasses.replace(AP1, eps_mean=0.03), dataclasses.replace(RIGHT, eps_mean=0.3)
+    assert (
+        '`method="ap1"` by 0.030 (at the cost of 2.0 forward passes). Compare what may help: `"probes"`'
+        in (advice.sentences(results(ap1=plain, ap2=shifted, joint=shifted))[1])
+    )
+
+
 def test_closer_class_probabilities_are_pointed_at():
     found = advice.sentences(results([0.2, 0.05, 0.002], ap1=AP1, ap2=RIGHT, joint=RIGHT))
     assert found[1] == (

@@ -252,9 +252,10 @@ class _Warning(Corrections):
             return
         low, high = self.levels[0] / MARGIN, self.levels[-1] * MARGIN
         if not low <= float(found) <= high:
+            levels = "calibrate with input_variance=[...] levels on both sides of it"
             warnings.warn(
                 f"the mean input variance is {float(found):.3g}, outside the fitted range of {self.levels[0]:.3g} to "
-                f"{self.levels[-1]:.3g}: calibrate with input_variance=[...] levels on both sides of it",
+                f"{self.levels[-1]:.3g}: {levels if found else 'give `input_variance=` or `input_std=`'}",
                 CalibrationWarning,
                 stacklevel=4,
             )

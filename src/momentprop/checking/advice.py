@@ -31,7 +31,10 @@ def sentences(report: Results, quote: Callable[[str], str] = str) -> list[str]:
     if not told:
         return _without_deviations(report, quote)
     name, found = _of_deviations(report, told, quote)
-    found += _of_means(report, name, quote) + _of_classes(report, name, quote)
+    to_try = _to_try(report)
+    means = _of_means(report, name, quote)
+    found += [each.removesuffix(to_try) for each in means] if found[0].endswith(to_try) else means  # once is enough
+    found += _of_classes(report, name, quote)
     return found + _of_draws(report, name)
 
 
@@ -81,7 +84,8 @@ def _of_means(report: Results, name: str, quote: Callable[[str], str]) -> list[s
     best = min((x, other) for other, x in errors.items() if x is not None)[1]
     if best != name and (errors[best] or 0.0) < error / 2:
         better = f"those of {_how(best, quote)} by {number(errors[best])} ({_cost(report, best)})"
-        return [f"Its means are off by {number(error)} deviations, {better}."]
+        both = _to_try(report) if report.at_output(best).rms_log_std is None else ""  # AP1 has no deviations
+        return [f"Its means are off by {number(error)} deviations, {better}.{both}"]
     return [f"Its means are off by {number(error)} deviations.{_to_try(report)}"]
 
 

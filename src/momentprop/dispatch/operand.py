@@ -103,6 +103,7 @@ class Operand:
     @classmethod
     def is_not_a_number(cls, conversion: str) -> str:
         """Say which component to convert instead of the value."""
+        conversion = "detach().numpy" if conversion == "numpy" else conversion  # the weights may require gradients
         return (
             f"an element of the {cls.__name__} has a mean and a variance: write `value.loc.{conversion}()` for the "
             f"mean, or `value.variance.{conversion}()` for the variance"

@@ -149,8 +149,8 @@ class Value(Operand):
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(
-            f"a {type(self).__name__} is not one array: convert a component, such as `value.loc.numpy()` "
-            "or `value.variance.numpy()`"
+            f"a {type(self).__name__} is not one array: convert a component, such as `value.loc.detach().numpy()` "
+            "or `value.variance.detach().numpy()`"
         )
 
     @property

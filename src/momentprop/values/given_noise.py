@@ -20,7 +20,7 @@ def the_variance(
         return variance
     if variance is not None:
         raise TypeError(f"{names[0]} and {names[1]} were given: one of them says how large the noise is")
-    if isinstance(stddev, Value):
+    if isinstance(stddev, Value) or (not isinstance(stddev, Tensor) and bool(getattr(stddev, "shape", ()))):
         raise TypeError(f"{names[1]} must be a tensor or a number, but is a {type(stddev).__name__}")
     if isinstance(stddev, str):
         raise TypeError(f"{names[1]} must be a tensor or a number, but is a string")

@@ -189,9 +189,9 @@ def _identity(element: Tensor) -> Tensor:
 
 
 def _variance_like(loc: Tensor, given: Tensor | float) -> Tensor:
-    if isinstance(given, Value):
-        raise TypeError(f"variance must be a tensor or a number, but is a {type(given).__name__}")
     if not isinstance(given, Tensor):
+        if isinstance(given, Value) or bool(getattr(given, "shape", ())):
+            raise TypeError(f"variance must be a tensor or a number, but is a {type(given).__name__}")
         return torch.full_like(loc, given)
     if given.dtype != loc.dtype:
         raise TypeError(f"loc is {loc.dtype} but variance is {given.dtype}: write `variance.to(loc.dtype)`")

@@ -13,6 +13,7 @@ from momentprop.torch_compat import pytrees as pytree
 from momentprop.values import Joint, Normal
 from momentprop.values.conversion import is_floating, is_value
 from momentprop.values.given_distributions import is_correlated
+from momentprop.values.given_noise import nothing_to_make_random
 
 
 def with_values(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -61,15 +62,6 @@ def with_covariance(
     dim = None if leaves[first].ndim == 1 else batch_dim
     leaves[first] = Joint.from_covariance(leaves[first], covariance, batch_dim=dim)
     return pytree.tree_unflatten(leaves, structure)  # type: ignore[no-any-return]
-
-
-def nothing_to_make_random(leaves: Sequence[Any], noise: str) -> str:
-    """Say what the arguments are, where none of them can have the noise that was given."""
-    kinds = [f"a tensor of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}" for x in leaves]
-    found = f", but {' and '.join(kinds)}: write `x.float()` or `torch.as_tensor(x)`" if kinds else ""
-    return (
-        f"{noise} was given, but no argument is a floating-point tensor{found or ': write `propagate(model, x, ...)`'}"
-    )
 
 
 def require_flags(dropout: Any, covariance: Any) -> None:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from momentprop import fallbacks
 from momentprop.dispatch.context import Watcher
 from momentprop.folding import Folding
-from momentprop.given import nothing_to_make_random
 from momentprop.mode import Propagation, warn_of_draw
 from momentprop.randomness import Foreign
 from momentprop.recording import Recording
@@ -26,6 +25,7 @@ from momentprop.undoing import leaves_no_trace, undo_at_the_end, undo_now
 from momentprop.values import Normal, Sample, Value
 from momentprop.values.conversion import as_type, as_values, copied, is_floating, is_value
 from momentprop.values.folded import Fold, Folded, NotFolded
+from momentprop.values.given_noise import nothing_to_make_random
 from momentprop.values.structures import CLOSED, leaves_of, mapped
 from momentprop.weights import converted, has_values
 

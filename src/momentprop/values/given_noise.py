@@ -33,3 +33,11 @@ def the_variance(
     if negative:
         raise ValueError(f"{names[1]} must be non-negative, but is negative, or has negative elements")
     return stddev * stddev
+
+
+def nothing_to_make_random(leaves: Sequence[Any], noise: str) -> str:
+    """Say what the arguments are, where none of them can have the noise that was given."""
+    kinds = [f"a tensor of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}" for x in leaves]
+    found = f", but {' and '.join(kinds)}: write `x.float()` or `torch.as_tensor(x)`"
+    instead = found if kinds else ": write `propagate(model, x, ...)`"
+    return f"{noise} was given, but no argument is a floating-point tensor{instead}"

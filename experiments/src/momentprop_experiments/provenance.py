@@ -3,6 +3,8 @@
 import functools
 import platform
 import subprocess
+import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,18 @@ import torch
 
 _PACKAGES = ("momentprop", "torch", "numpy")
 _GIT = 10.0  # seconds that git may take
+
+
+def start() -> Callable[[torch.device | str], dict[str, Any]]:
+    """Note the time and the commit before a computation; what is returned describes it on a device once it is done.
+
+    >>> made = start()
+    >>> sorted(made("cpu"))
+    ['commit', 'device', 'seconds', 'versions']
+    """
+    commit()
+    started = time.perf_counter()
+    return lambda device: provenance(torch.device(device), time.perf_counter() - started)
 
 
 def provenance(device: torch.device, seconds: float) -> dict[str, Any]:

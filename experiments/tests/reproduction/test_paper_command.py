@@ -64,6 +64,15 @@ def test_a_file_of_numbers_says_where_they_come_from(tmp_path):
     assert made["commit"] is None or len(made["commit"].split(",")[0]) == 40
 
 
+@pytest.mark.parametrize(("name", "used"), [("pea", "cpu"), ("accuracy-lenet", "meta")])
+def test_the_device_of_a_file_is_the_one_that_computed(name, used, tmp_path, monkeypatch):
+    monkeypatch.setattr(paper_command, "as_device", torch.device)
+    monkeypatch.setattr(paper_command, "EXPERIMENTS", {name: EXPERIMENTS["pea"]})
+    assert cli.main(["paper", name, "--device", "meta", "--out", str(tmp_path)]) == 0
+    made = json.loads((tmp_path / "paper" / f"{name}.json").read_text())["made"]
+    assert made["device"].startswith(used)
+
+
 def test_a_report_is_written_anew_from_its_numbers(tmp_path, capsys):
     folder = tmp_path / "paper"
     folder.mkdir()

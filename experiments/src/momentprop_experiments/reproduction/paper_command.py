@@ -12,9 +12,9 @@ from momentprop.errors import UserError
 from momentprop.training.distributed import as_device
 from momentprop_experiments import drawing
 from momentprop_experiments.options import Options
-from momentprop_experiments.provenance import commit, provenance
+from momentprop_experiments.provenance import start
 from momentprop_experiments.reproduction.outcome import Outcome
-from momentprop_experiments.reproduction.registry import EXPERIMENTS, NEED_DATA, Reporting
+from momentprop_experiments.reproduction.registry import EXPERIMENTS, NEED_DATA, ON_CPU, Reporting
 
 
 def register(app: typer.Typer) -> None:
@@ -77,11 +77,10 @@ def _names(name: str) -> list[str]:
 
 
 def _run(name: str, out: Path, options: Options) -> None:
-    started = time.perf_counter()
-    commit()  # of the source that runs
+    started, made = time.perf_counter(), start()
     result = EXPERIMENTS[name].run(out, options)
     if not options.missing:  # runs kept from other calls record what made them
-        result.data["made"] = provenance(as_device(options.device), time.perf_counter() - started)
+        result.data["made"] = made("cpu" if name in ON_CPU else as_device(options.device))
     _save(result, out, name, started)
 
 

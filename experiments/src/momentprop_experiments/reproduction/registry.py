@@ -112,3 +112,6 @@ NEED_DATA = (
     regression.NAME,
 )
 """The experiments that need a downloaded data set; `momentprop paper all` leaves them out."""
+
+ON_CPU = (*(name for name in EXPERIMENTS if name not in (*NEED_DATA, running_times.NAME)), regression.NAME)
+"""The experiments that compute on the CPU, whatever the device of the others: their networks are small."""

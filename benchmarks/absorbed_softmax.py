@@ -22,6 +22,7 @@ from momentprop import Categorical, Normal
 from momentprop.checking.metrics import divergence
 from momentprop.functional import class_posterior, linear_posterior
 from momentprop.markdown import table
+from momentprop_experiments.provenance import start
 
 METHODS = ("race", "fast", "logistic", "simplified", "normal")
 CLASSES, VARIANCES = (2, 10, 100), (0.3, 3.0)
@@ -83,9 +84,10 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=400_000)
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks"))
     options = parser.parse_args()
+    made = start()
     found = measure(options.draws)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "absorbed-softmax.json").write_text(json.dumps(found, indent=1) + "\n")
+    (options.out / "absorbed-softmax.json").write_text(json.dumps({**found, "made": made("cpu")}, indent=1) + "\n")
     text = report(found)
     (options.out / "absorbed-softmax.md").write_text(f"# The softmax that absorbs a linear layer\n\n{text}\n")
     print(text)

@@ -25,6 +25,7 @@ from momentprop.checking.formatting import NONE
 from momentprop.markdown import table
 from momentprop.sampling import progress
 from momentprop.training.distributed import as_device
+from momentprop_experiments.provenance import start
 from momentprop_experiments.runs import trained_networks
 
 NETWORK, VARIANCE = "cifar-lrelu", 0.1
@@ -138,7 +139,8 @@ def main() -> None:
     device = as_device(options.device)
     file = options.out / "calibration.json"
     data = json.loads(file.read_text()) if file.exists() else {"machines": {}}
-    data["machines"][device.type] = measure(device, options)
+    made = start()
+    data["machines"][device.type] = {**measure(device, options), "made": made(device)}
     options.out.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(data, indent=1) + "\n")
     text = report(data)

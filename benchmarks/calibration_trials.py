@@ -26,6 +26,7 @@ from momentprop.data import load
 from momentprop.functional import class_posterior
 from momentprop.markdown import table
 from momentprop.values import Estimate
+from momentprop_experiments.provenance import start
 from momentprop_experiments.runs import trained_networks
 
 MIXING = (nn.Conv2d, nn.AdaptiveAvgPool2d)
@@ -431,7 +432,9 @@ def main() -> None:
     parser.add_argument("--main", type=int, default=64)
     parser.add_argument("--calibration-samples", type=int, default=1000)
     options = parser.parse_args()
+    made = start()
     data = measure(options)
+    data["made"] = made("cuda" if torch.cuda.is_available() else "cpu")
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "calibration-trials.json").write_text(json.dumps(data, indent=1) + "\n")
     (options.out / "calibration-trials.md").write_text(report(data))

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from momentprop import Normal, propagate
 from momentprop.markdown import table
+from momentprop_experiments.provenance import start
 from momentprop_experiments.runs import trained_networks
 
 NETWORKS = {
@@ -99,9 +100,10 @@ def main() -> None:
     for title, (name, shape) in NETWORKS.items():
         model = trained_networks.load(name)[0].to(options.device).eval().requires_grad_(False)
         for items in options.items:
+            made = start()
             x = torch.rand(items, *shape, generator=torch.Generator().manual_seed(0)).to(options.device)
             found = costs(model, x, options.rounds)
-            known[f"{title}, {items} images, {device}"] = found
+            known[f"{title}, {items} images, {device}"] = {**found, "made": made(options.device)}
             print(title, items, {name: round(value, 2) for name, value in found.items()}, flush=True)
     options.folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")

@@ -27,6 +27,7 @@ from momentprop.codegen import programs
 from momentprop.data import digits
 from momentprop.markdown import table
 from momentprop_experiments.drawing import LINES, draw
+from momentprop_experiments.provenance import start
 from momentprop_experiments.reproduction.correlation import small_networks
 from momentprop_experiments.runs import trained_networks
 
@@ -65,9 +66,10 @@ def main() -> None:
     parser.add_argument("--no-prices", action="store_true", help="use the prices that were measured before")
     if not parser.parse_args().no_prices:
         programs.set_mode("wait")
-        found: dict[str, Any] = {**about(), "prices": {}}
+        made, found = start(), {**about(), "prices": {}}
         for name in NETWORKS:
             found["prices"][name] = prices(name)
+            found["made"] = made("cpu")
             (RESULTS / "benchmarks" / "front.json").write_text(json.dumps(found, indent=1) + "\n")
     for path in draw(ROOT / "build", "front", (9.2, 2.6), picture):
         if path.suffix == ".png":

@@ -14,6 +14,7 @@ The numbers go to `results/benchmarks/normalization.json`, beside those of other
 """
 
 import argparse
+import itertools
 import json
 import platform
 import statistics
@@ -31,6 +32,7 @@ from momentprop.nn import AnalyticNorm
 from momentprop.normalization.layers import detach, replaced
 from momentprop.training.distributed import processes
 from momentprop.training.loop import Trainer
+from momentprop_experiments.provenance import start
 from momentprop_experiments.runs.config import Config
 from momentprop_experiments.runs.training_run import build
 
@@ -68,9 +70,12 @@ _NOTES = (
 
 def main() -> None:
     """Measure, print the table, and save it."""
-    options = arguments(__doc__)
-    found = {f"{method}, {mode}": measure(method, mode, options) for method in METHODS for mode in options.modes}
-    print(record("normalization", found, options, markdown))
+    options, text = arguments(__doc__), ""
+    for method, mode in itertools.product(METHODS, options.modes):
+        made = start()
+        found = {f"{method}, {mode}": measure(method, mode, options)}
+        text = record("normalization", found, options, markdown, made)
+    print(text)
 
 
 def record(
@@ -78,15 +83,21 @@ def record(
     found: dict[str, Any],
     options: argparse.Namespace,
     markdown: Callable[[dict[str, Any]], str],
+    made: Callable[[torch.device], dict[str, Any]],
     about: dict[str, Any] | None = None,
 ) -> str:
-    """Add the cases of a device to the file of all devices, and write the table of all."""
+    """Add the cases of a device to the file of all devices, each with its provenance, and write the table of all."""
     path = options.out / f"{name}.json"
     data = json.loads(path.read_text()) if path.exists() else {}
     about = about or {"torch": torch.__version__, "rounds": options.rounds, "steps": options.steps}
     device = device_name(options.device)
-    before = data.get(device, {}).get("cases", {})
-    data[device] = {**about, "cases": {**before, **found}}
+    before = data.get(device, {})
+    origin = made(processes(options.device).device)
+    data[device] = {
+        **about,
+        "cases": {**before.get("cases", {}), **found},
+        "made": {**before.get("made", {}), **dict.fromkeys(found, origin)},
+    }
     text = markdown(data)
     options.out.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(data, indent=1) + "\n")

@@ -31,6 +31,7 @@ from turns import QUICK, ROOT, Clock, Run, about, milliseconds, take_turns, time
 from momentprop.markdown import table
 from momentprop_experiments import drawing
 from momentprop_experiments.networks import lenet
+from momentprop_experiments.provenance import start
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +62,9 @@ def main() -> None:
     options = parser.parse_args()
     out = options.out or ROOT / ("build" if options.quick else "results") / "benchmarks"
     if options.inside or options.quick:
-        save(out, {**about(), "networks": {name: measure(name, options.quick) for name in options.networks}})
+        made = start()
+        found = {name: measure(name, options.quick) for name in options.networks}
+        save(out, {**about(), "networks": found, "made": made("cpu")})
         return
     if not options.draw:
         command = [str(environment()), __file__, "--inside", "--out", str(out), "--networks", *options.networks]

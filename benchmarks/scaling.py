@@ -15,6 +15,7 @@ from turns import about, ratio, take_turns
 from momentprop.markdown import table
 from momentprop_experiments import drawing
 from momentprop_experiments.networks import cifar, lenet
+from momentprop_experiments.provenance import start
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,7 +84,8 @@ def run(given: Setting, options: argparse.Namespace) -> str:
     """Measure the chosen sweeps, save each as soon as it is measured, draw the figure and return the table."""
     for name in () if options.draw else options.only:
         print(name, flush=True)
-        record(NAME, {name: sweep(name, given)}, options, markdown, about())
+        made = start()
+        record(NAME, {name: sweep(name, given)}, options, markdown, made, about())
     data = json.loads((options.out / f"{NAME}.json").read_text())
     try:
         drawing.draw(options.out, NAME, (9.0, 5.2), lambda figure: plot(figure, data))

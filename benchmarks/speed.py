@@ -28,6 +28,7 @@ from turns import ROOT, about
 
 from momentprop.codegen import programs
 from momentprop.markdown import table
+from momentprop_experiments.provenance import start
 
 _HEAD = ("", "case", "target", "measured (quartiles)", "one", "other", "rounds")
 _NOTES = (
@@ -50,7 +51,8 @@ def main() -> None:
     text = ""
     for group in options.only:
         print(f"{device_name(options.device)}: {group}", flush=True)
-        text = record("speed", {group: measure(group, given)}, options, markdown, about())
+        made = start()
+        text = record("speed", {group: measure(group, given)}, options, markdown, made, about())
     print(text)
 
 

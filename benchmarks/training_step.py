@@ -18,6 +18,7 @@ from typing import Any
 from normalization import BATCH, arguments, quartiles, record, rounded, shown, stepper, taken_in_turns
 
 from momentprop.markdown import table
+from momentprop_experiments.provenance import start
 
 STEPS = {
     "standard": ("standard", "none"),
@@ -38,9 +39,11 @@ _NOTES = (
 
 def main() -> None:
     """Measure, print the table, and save it."""
-    options = arguments(__doc__)
-    found = {mode: measure(mode, options) for mode in options.modes}
-    print(record("training-step", found, options, markdown))
+    options, text = arguments(__doc__), ""
+    for mode in options.modes:
+        made = start()
+        text = record("training-step", {mode: measure(mode, options)}, options, markdown, made)
+    print(text)
 
 
 def measure(mode: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 import platform
 import statistics
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import torch
 from normalization import quartiles, rounded
 
+from momentprop_experiments import provenance
 from momentprop_experiments.turns import Clock as Clock
 from momentprop_experiments.turns import Run as Run
 from momentprop_experiments.turns import take_turns as take_turns
@@ -37,7 +37,7 @@ def milliseconds(rounds: list[dict[str, float]], name: str) -> float:
 
 
 def about() -> dict[str, Any]:
-    """Return the versions, the commit and the number of threads that go with measurements."""
+    """Return what tables say about measurements: versions, the commit, the processor and the number of threads."""
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -48,13 +48,12 @@ def about() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Return the commit that was measured, with a mark if files differ from it."""
-    asked = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude", "*"]
-    try:
-        found = subprocess.run(asked, capture_output=True, text=True, check=False)
-    except OSError:  # a machine without git
+    """Return the short name of the commit that is measured, with a mark if its source was changed since."""
+    found = provenance.commit()
+    if found is None:
         return "unknown"
-    return found.stdout.strip() or "unknown"
+    name, _, changed = found.partition(", ")
+    return f"{name[:7]}-dirty" if changed else name[:7]
 
 
 def processor() -> str:

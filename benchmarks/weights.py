@@ -40,6 +40,7 @@ from weight_posteriors import (
 from momentprop import data
 from momentprop.markdown import table
 from momentprop_experiments import drawing
+from momentprop_experiments.provenance import start
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,9 +66,10 @@ def main() -> None:
     out = options.out or ROOT / ("build" if options.quick else "results") / "benchmarks"
     path = out / "weights.json"
     if not options.draw:
-        found = {**about(), "networks": {name: measure(name, options.quick) for name in NETWORKS}}
+        made = start()
+        found = {name: measure(name, options.quick) for name in NETWORKS}
         out.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        path.write_text(json.dumps({**about(), "networks": found, "made": made("cpu")}, indent=1) + "\n")
     measured = json.loads(path.read_text())
     path.with_suffix(".md").write_text(markdown(measured), encoding="utf-8")
     print(markdown(measured))

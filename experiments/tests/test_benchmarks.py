@@ -13,6 +13,10 @@ from momentprop_experiments.repository import results_folder
 ROOT = results_folder().parent
 
 
+def is_provenance(made):
+    return made["device"].startswith("cpu (") and made["seconds"] >= 0 and {"commit", "versions"} <= set(made)
+
+
 @pytest.fixture
 def benchmark():
     spec = importlib.util.spec_from_file_location("calibration_benchmark", ROOT / "benchmarks" / "calibration.py")
@@ -37,7 +41,9 @@ def test_the_benchmark_adds_a_machine_to_those_in_its_file(benchmark, tmp_path, 
     monkeypatch.setattr(benchmark, "measure", lambda *_: measured)
     monkeypatch.setattr("sys.argv", ["calibration.py", "--device", "cpu", "--out", str(tmp_path)])
     benchmark.main()
-    assert list(json.loads(file.read_text())["machines"]) == ["cuda", "cpu"]
+    machines = json.loads(file.read_text())["machines"]
+    assert list(machines) == ["cuda", "cpu"]
+    assert is_provenance(machines["cpu"]["made"])
     text = file.with_suffix(".md").read_text()
     assert "| a GPU " in text
     assert "| a CPU " in text
@@ -58,6 +64,8 @@ def test_the_benchmark_adds_a_device_to_its_table(tmp_path, monkeypatch, capsys)
     data = json.loads((tmp_path / "normalization.json").read_text())
     assert next(iter(data)) == "another"
     (_, found) = data.values()
+    assert list(found["made"]) == list(found["cases"]) == ["standard, eager", "AP2, eager"]
+    assert all(is_provenance(made) for made in found["made"].values())
     ratios = found["cases"]["AP2, eager"]["ratio"]
     assert {name: quartiles[1] for name, quartiles in ratios.items()} == {
         "batch": 2.0,
@@ -83,6 +91,7 @@ def test_the_benchmark_of_a_step_has_the_papers_ratios(tmp_path, monkeypatch, ca
     assert chosen[0] == ("standard", "none", "compiled", "cpu")
     assert chosen[3] == ("AP2", "analytic", "compiled", "cpu")
     (found,) = json.loads((tmp_path / "training-step.json").read_text()).values()
+    assert is_provenance(found["made"]["compiled"])
     ratios = found["cases"]["compiled"]["ratio"]
     assert {name: quartiles[1] for name, quartiles in ratios.items()} == {
         "BN": 1.5,
@@ -115,6 +124,8 @@ def test_speed_adds_its_groups_to_the_table_of_a_device(load, tmp_path, monkeypa
     assert list(found["cases"]) == ["ap1", "tiny"]
     assert not [case for cases in found["cases"].values() for case in cases.values() if "failed" in case]
     assert {"torch", "python", "commit", "threads"} <= set(found)
+    assert list(found["made"]) == ["ap1", "tiny"]
+    assert all(is_provenance(made) for made in found["made"].values())
     assert "| max_pool2d " in capsys.readouterr().out
 
 
@@ -204,3 +215,70 @@ def test_the_front_page_shows_the_numbers_of_the_results(monkeypatch):
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     assert front.text() in page
     assert page.count("<!-- trained networks -->") == page.count("<!-- end -->") == 1
+
+
+ROW = ["MLP", "1", "0.1", "1e-7", "1e-8", "0.2", "19"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "replaced"),
+    [
+        ("absorbed_softmax", ["--draws", "20000"], {"CLASSES": (2,), "INSTANCES": 1}),
+        ("calibration_trials", [], {"measure": lambda _: {}, "report": lambda _: ""}),
+        ("class_probabilities", [], {"rows": lambda: iter([ROW])}),
+        ("correlation", ["--device", "cpu", "--items", "1"], {"costs": lambda *_: dict.fromkeys("abc", 1.0)}),
+        ("peers", ["--quick"], {"measure": lambda *_: {}}),
+        ("scaling", ["--quick", "--scale", "--device", "cpu"], {"sweep": lambda *_: {}, "plot": lambda *_: None}),
+        ("weights", ["--quick"], {"measure": lambda *_: {}, "markdown": lambda _: "", "plot": lambda *_: None}),
+    ],
+)
+def test_a_benchmark_says_where_its_numbers_come_from(name, arguments, replaced, load, tmp_path, monkeypatch):
+    module = load(name)
+    for attribute, value in replaced.items():
+        monkeypatch.setattr(module, attribute, value)
+    if name == "class_probabilities":
+        monkeypatch.setattr(module, "OUT", tmp_path / name)
+    elif name == "correlation":
+        monkeypatch.setattr(module, "COLUMNS", "abc")
+        arguments = [*arguments, "--folder", str(tmp_path)]
+    else:
+        arguments = [*arguments, "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["x", *arguments])
+    threads = torch.get_num_threads()
+    (load("speed") if name == "scaling" else module).main()
+    torch.set_num_threads(threads)
+    (file,) = tmp_path.glob("*.json")
+    assert list(records(json.loads(file.read_text())))
+
+
+def records(data):
+    """Yield every provenance that is somewhere in the data."""
+    if isinstance(data, dict):
+        if "seconds" in data and is_provenance(data):
+            yield data
+        for part in data.values():
+            yield from records(part)
+
+
+def test_the_prices_of_the_front_page_say_where_they_come_from(load, tmp_path, monkeypatch):
+    front = load("front")
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "README.md").write_text("")
+    for attribute, value in {"RESULTS": tmp_path, "README": tmp_path / "README.md"}.items():
+        monkeypatch.setattr(front, attribute, value)
+    for attribute, value in {"prices": lambda _: {}, "draw": lambda *_: [], "text": lambda: ""}.items():
+        monkeypatch.setattr(front, attribute, value)
+    monkeypatch.setattr("sys.argv", ["x"])
+    mode = front.programs.mode()
+    front.main()
+    front.programs.set_mode(mode)
+    assert is_provenance(json.loads((tmp_path / "benchmarks" / "front.json").read_text())["made"])
+
+
+@pytest.mark.parametrize(
+    ("commit", "shown"), [("0123456789", "0123456"), ("0123456789, with changes", "0123456-dirty"), (None, "unknown")]
+)
+def test_a_table_names_the_commit_shortly(commit, shown, load, monkeypatch):
+    turns = load("turns")
+    monkeypatch.setattr(turns.provenance, "commit", lambda: commit)
+    assert turns.about()["commit"] == shown

@@ -77,11 +77,17 @@ def test_a_second_call_measures_nothing_again(tmp_path, monkeypatch):
 
 def test_results_of_other_settings_or_of_another_source_are_not_reused(tmp_path, monkeypatch):
     place = tmp_path / "case.json"
-    assert kept_results.kept(place, {"draws": 1}, lambda: {"x": 1}) == {"x": 1}
-    assert kept_results.kept(place, {"draws": 1}, lambda: {"x": 2}) == {"x": 1}
-    assert kept_results.kept(place, {"draws": 2}, lambda: {"x": 3}) == {"x": 3}
+
+    def kept(draws, x):
+        return kept_results.kept(place, {"draws": draws}, lambda: {"x": x}, torch.device("cpu"))
+
+    first = kept(1, 1)
+    assert first["x"] == 1
+    assert first["made"]["device"].startswith("cpu (")
+    assert kept(1, 2) == first
+    assert kept(2, 3)["x"] == 3
     monkeypatch.setattr(kept_results, "_source", lambda: "another")
-    assert kept_results.kept(place, {"draws": 2}, lambda: {"x": 4}) == {"x": 4}
+    assert kept(2, 4)["x"] == 4
 
 
 def test_fewer_images_can_be_asked_for():

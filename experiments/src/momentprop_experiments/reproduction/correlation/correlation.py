@@ -44,6 +44,7 @@ def measure(options: Options) -> dict[str, Any]:
             folder / "he-mlps.json",
             {"networks": effort.networks, "draws": effort.network_draws, "width": effort.width},
             lambda: he_mlps.measure(effort.networks, effort.network_draws, setting.device, effort.width),
+            setting.device,
         )
     told = {name: each for name, each in asdict(effort).items() if name in ("images", "deep", "fitted", "samples")}
     return {**told, "device": _device(setting), "cases": cases, "he_mlps": he, "left_out": setting.missing(large)}

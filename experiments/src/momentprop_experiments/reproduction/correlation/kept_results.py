@@ -6,18 +6,27 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import momentprop
 from momentprop.files import write_file
+from momentprop_experiments.provenance import start
 
 
-def kept(place: Path, settings: Mapping[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the content of a file if it was made with these settings and this source, or compute and store it."""
+def kept(
+    place: Path, settings: Mapping[str, Any], compute: Callable[[], dict[str, Any]], device: torch.device
+) -> dict[str, Any]:
+    """Return the content of a file if it was made with these settings and this source, or compute and store it.
+
+    It tells its provenance, because an earlier call may have run on another device.
+    """
     asked = json.loads(json.dumps({**settings, "source": _source()}))
     if place.exists():
         found = json.loads(place.read_text())
         if found["settings"] == asked:
             return found["found"]  # type: ignore[no-any-return]
-    found = compute()
+    made = start()
+    found = {**compute(), "made": made(device)}
     write_file(place, json.dumps({"settings": asked, "found": found}).encode())
     return found
 

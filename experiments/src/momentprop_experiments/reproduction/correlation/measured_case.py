@@ -63,7 +63,9 @@ class MeasuredCase:
             "case": asdict(self.case),
             "truths": [deep.count, wide.count],
         }
-        found = kept(self.folder / f"{self.name}.json", settings, lambda: self._figures(deep, wide))
+        found = kept(
+            self.folder / f"{self.name}.json", settings, lambda: self._figures(deep, wide), self.noisy.inputs.device
+        )
         _say(f"{self.name}: {time.perf_counter() - started:.0f} s for the methods")
         return {
             "title": self.case.title,

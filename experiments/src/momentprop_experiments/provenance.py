@@ -4,7 +4,7 @@ import functools
 import platform
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,23 @@ def provenance(device: torch.device, seconds: float) -> dict[str, Any]:
         "versions": {"Python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
         "seconds": round(seconds, 1),
     }
+
+
+def together(records: Iterable[dict[str, Any] | None]) -> list[dict[str, Any] | None]:
+    """Return each origin once, with the seconds of all its records; None stands for those that are unknown.
+
+    >>> together([{"device": "cpu", "seconds": 1.0}, None, {"device": "cpu", "seconds": 2.0}, None])
+    [{'device': 'cpu', 'seconds': 3.0}, None]
+    """
+    found: list[dict[str, Any] | None] = []
+    for record in records:
+        origin = record and {**record, "seconds": None}
+        same = next((each for each in found if (each and {**each, "seconds": None}) == origin), None)
+        if same is not None and record is not None:
+            same["seconds"] = round(same["seconds"] + record["seconds"], 1)
+        elif record is not None or None not in found:
+            found.append(record and dict(record))
+    return found
 
 
 def name_of(device: torch.device) -> str:

@@ -78,5 +78,8 @@ def test_a_second_call_reads_what_the_first_has_trained(tmp_path, monkeypatch):
     first = decoder.run(tmp_path, options)
     assert (tmp_path / "runs" / "decoder-quick" / "ap2-0" / "bounds-2.json").exists()
     monkeypatch.setattr(decoder, "fit", None)
-    assert decoder.run(tmp_path, options).data["rows"] == first.data["rows"]
+    again = decoder.run(tmp_path, options).data
+    assert (again["rows"], again["rows_made"]) == (first.data["rows"], first.data["rows_made"])
     assert {row["estimator"] for row in first.data["rows"]} == set(decoder.ESTIMATORS)
+    (made,) = first.data["rows_made"]
+    assert made["device"].startswith("cpu (")

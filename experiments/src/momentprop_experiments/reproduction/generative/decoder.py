@@ -24,6 +24,7 @@ from momentprop.training.loop import Trainer
 from momentprop.training.training_examples import as_examples
 from momentprop_experiments.drawing import LINES, draw
 from momentprop_experiments.options import DEFAULTS, Options
+from momentprop_experiments.provenance import start, together
 from momentprop_experiments.reproduction.generative.digit_model import LOWER, UPPER, Bound, DigitModel, bounds
 from momentprop_experiments.reproduction.outcome import Outcome, rounded, table
 from momentprop_experiments.turns import Clock, Run, milliseconds, take_turns
@@ -92,11 +93,13 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
                     raise UserError(f"the time is up after {len(rows)} measurements; run the same command to resume")
                 rows.append({"estimator": name, "seed": seed, **measured(name, seed, stage, place, effort)})
                 bar.update(1)
+    origins = together([row.pop("made", None) for row in rows])  # some may be from earlier calls
     data = {
         **asdict(effort),
         "units": [LOWER, UPPER],
         "seconds_per_epoch": epoch_seconds(effort, Clock(3, 1.0, 0.01) if options.quick else Clock(seconds=30.0)),
         "rows": rows,
+        "rows_made": origins,
     }
     return Outcome(data, _report(data), draw(out, NAME, (8.6, 3.4), lambda figure: _plot(figure, data)))
 
@@ -106,6 +109,7 @@ def measured(name: str, seed: int, epochs: int, place: Path, effort: Effort) -> 
     file = place / f"bounds-{epochs}.json"
     if file.exists():
         return dict(json.loads(file.read_text()))
+    made = start()
     model, settings = _start(name, seed, epochs)
     images = _binary("train", effort.images)
     history = fit(model, (images, images), settings, objective=Bound(model), out=place, resume=True, progress=False)
@@ -115,6 +119,7 @@ def measured(name: str, seed: int, epochs: int, place: Path, effort: Effort) -> 
         "training_objective": rounded(-history[-1]["train_loss"], 6),
         "bound": rounded(bound, 6),
         "weighted_bound": rounded(weighted, 6),
+        "made": made("cpu"),
     }
     file.write_text(json.dumps(found) + "\n")
     return found

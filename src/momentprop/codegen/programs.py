@@ -57,12 +57,12 @@ _LOCK = threading.Lock()
 _WORKER = Worker()
 _TOLD: set[str] = set()
 _NOTES = threading.local()
-_STATE: dict[str, Mode] = {}  # the mode, and the one "before" where `at_once` has changed it
+STATE: dict[str, Mode] = {}  # the mode, and the one "before" where `at_once` has changed it
 
 
 def mode() -> Mode:
     """Return how kernels are built: *auto*, *wait* or *eager*."""
-    return _STATE["mode"]
+    return STATE["mode"]
 
 
 def set_mode(new: Mode) -> None:
@@ -74,7 +74,7 @@ def set_mode(new: Mode) -> None:
     """
     if new not in _MODES:
         raise ValueError(f"unknown way {new!r} to build kernels: choose one of {', '.join(map(repr, _MODES))}")
-    _STATE["mode"] = new
+    STATE["mode"] = new
 
 
 set_mode(os.environ.get("MOMENTPROP_KERNELS") or "auto")  # type: ignore[arg-type]
@@ -90,11 +90,11 @@ def at_once() -> Iterator[None]:
         yield
         return
     wait()
-    _STATE.update(mode="wait", before="auto")
+    STATE.update(mode="wait", before="auto")
     try:
         yield
     finally:
-        set_mode(_STATE.pop("before"))
+        set_mode(STATE.pop("before"))
 
 
 def program_for(
@@ -134,7 +134,7 @@ def _started(key: Hashable, functions: Callable[[], Functions], first: Tensor, r
     else:
         # Triton takes a second to start, even for a kernel built before
         if mode() == "wait" or (slot.found and first.is_cpu):
-            if not slot.found and "before" in _STATE:
+            if not slot.found and "before" in STATE:
                 _tell_once(_WAITING, cache.folder())
             fill()
         else:

@@ -10,6 +10,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
+from torch.compiler import is_dynamo_compiling
 from torch.overrides import handle_torch_function
 
 from momentprop.dispatch.call import Call
@@ -20,7 +21,7 @@ from momentprop.dispatch.memory import as_before
 from momentprop.dispatch.natives import WORDS, in_our_words
 from momentprop.dispatch.operand import Operand, values_in
 from momentprop.dispatch.place import where
-from momentprop.dispatch.rule_table import made, met, operation_named, resolve
+from momentprop.dispatch.rule_table import MET, made, met, operation_named, resolve
 from momentprop.dispatch.spelling import spelled
 from momentprop.torch_compat.lost_gradients import refuse_lost_gradients
 from momentprop.torch_compat.modes import bare, is_entered
@@ -95,7 +96,8 @@ def dispatch(
         values = values_in(args, kwargs)
     name = getattr(function, "__name__", "")  # scripted methods have none
     on = type(values[0]) if len(values) == 1 else _type_of(name, values)
-    op, reflected, in_place, operation, found, always = met(name, on)
+    row = None if is_dynamo_compiling() else MET.get((name, on))  # see `order_of`
+    op, reflected, in_place, operation, found, always, of_one = row or met(name, on)
     if on.takes:
         args, kwargs, values = _of_one_type(on, op, args, kwargs, values, in_place)
     if not torch.is_grad_enabled():
@@ -113,7 +115,7 @@ def dispatch(
         ordered, values = ordered[::-1], values[::-1]
     call = Call(operation, ordered, named, values)
     if not always:
-        found = resolve(op, on, call)
+        found = of_one if of_one is not None and len(values) == 1 else resolve(op, on, call)
     if found is None:
         return _without_rule(call, function, args, kwargs, on, context)
     if in_place or (operation.inplace is not None and call.in_place):
@@ -226,10 +228,12 @@ def _watched(call: Call, found: tuple[Callable[..., Any], bool], context: Any) -
 
 def _applied(call: Call, function: Callable[..., Any], takes_call: bool) -> Any:
     """Run a rule; its errors name the rule and the place."""
-    if torch.compiler.is_dynamo_compiling():
+    if is_dynamo_compiling():
         return _called(call, function, takes_call)
     try:
-        return _called(call, function, takes_call)
+        if call.operation.views or len(call.values) > 1:
+            return _called(call, function, takes_call)
+        return function(call) if takes_call else function(*call.args, **call.kwargs)
     except Exception as error:
         on = type(call.values[0]).__name__
         error.add_note(f"in the {on} rule for {call.op!r} at {where()}")

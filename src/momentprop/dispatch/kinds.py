@@ -19,11 +19,12 @@ that kind. If it has no rule for *moves*, its rule for *linear* serves: a move i
 """
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from momentprop.dispatch.call import Call
 from momentprop.dispatch.operand import MissingRule, Operand
@@ -88,6 +89,11 @@ class Operation:
     def has_kinds(self) -> bool:
         """Whether the kind depends on the arguments."""
         return self.decide is not None
+
+    @property
+    def kind_of_one(self) -> Kind | None:
+        """The kind of all calls with a single value, or None if it depends on other arguments."""
+        return self.kind if self.decide is None else None
 
     def kind_of(self, call: Call) -> Kind:
         """Return the operation's kind for the arguments of a call."""
@@ -196,6 +202,11 @@ class Bilinear(Linear):
         """Whether the kind depends on the arguments."""
         return True
 
+    @property
+    def kind_of_one(self) -> Kind | None:
+        """The kind of all calls with a single value: *linear*, unless the arguments decide."""
+        return Kind.LINEAR if self.decide is None else None
+
     def kind_of(self, call: Call) -> Kind:
         """Return *bilinear* if both factors are random."""
         if self.decide is not None:
@@ -238,14 +249,32 @@ class Elementwise(Operation):
     def __init__(self, name: str, **facts: Any) -> None:
         super().__init__(name, Kind.ELEMENTWISE, **facts)
         self.makers: dict[type[Operand], Callable[..., Transform]] = {}
+        self.once: set[type[Operand]] = set()  # the types whose makers read numbers alone, and not the value
+        self.kept: dict[Hashable, Transform] = {}  # what these made, by the numbers
 
     def transform(self, call: Call, order: Sequence[type[Operand]]) -> "Transform":
         """Return the function, with the kernel of the first type that has one."""
         for on in order:
             if on in self.makers:
-                return self.makers[on](*call.args, **call.kwargs)
+                if on not in self.once or is_dynamo_compiling():
+                    return self.makers[on](*call.args, **call.kwargs)
+                key = (self.name, on, *call.args[1:], *call.kwargs.items())
+                return self.kept.get(key) or self._made(on, call, key)
         names = ", ".join(on.__name__ for on in order)
         raise MissingRule(f"no kernel of {self.name!r} for {names} at {where()}")
+
+    def _made(self, on: type[Operand], call: Call, key: Hashable) -> "Transform":
+        """Make a function, and keep it if all arguments but the value are numbers."""
+        made = self.makers[on](*call.args, **call.kwargs)
+        if all(isinstance(given, _NUMBERS) for given in (*call.args[1:], *call.kwargs.values())):
+            if len(self.kept) >= _MOST_KEPT:
+                self.kept.clear()
+            made = self.kept[key] = made._replace(key=key)
+        return made
+
+
+_NUMBERS = (bool, int, float, str, type(None))
+_MOST_KEPT = 256  # functions of an operation
 
 
 class Transform(NamedTuple):
@@ -253,6 +282,7 @@ class Transform(NamedTuple):
 
     `more` are further tensors that the kernel takes and gradients flow to, such as the slopes of a PReLU; `of_more` is
     the plain function of an element and these, which expressions use. Without a kernel the function is the identity.
+    Functions with one `key` are the same.
     """
 
     kernel: Callable[..., Any] | None
@@ -260,6 +290,7 @@ class Transform(NamedTuple):
     more: tuple[Tensor, ...] = ()
     fused: bool = True  # save the kernel's partial derivatives, not what autograd would save
     of_more: Callable[..., Tensor] | None = None
+    key: Hashable = None
 
 
 class Noise(Operation):

@@ -122,9 +122,12 @@ def transpose(*ops: str) -> Callable[[Function], Function]:
 
 
 def elementwise(
-    *ops: str, on: type[Operand], **facts: Any
+    *ops: str, on: type[Operand], once: bool = False, **facts: Any
 ) -> Callable[[Callable[..., Transform]], Callable[..., Transform]]:
-    """Register the elementwise function that the decorated function makes from the operation's arguments."""
+    """Register the elementwise function that the decorated function makes from the operation's arguments.
+
+    If it reads the other arguments alone, and not the value, say `once`: then it makes each function once.
+    """
 
     def register(make: Callable[..., Transform]) -> Callable[..., Transform]:
         for op in ops:
@@ -133,6 +136,8 @@ def elementwise(
             if facts:  # one of several registrations has them
                 operation.learn(**facts)
             operation.makers[on] = make
+            operation.kept.clear()
+            (operation.once.add if once else operation.once.discard)(on)
             declare(operation, make)
             document(op, on, make)
         return make

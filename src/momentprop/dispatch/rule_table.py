@@ -45,7 +45,7 @@ _MADE: dict[str, Callable[..., Any]] = {}  # functions that are our operations, 
 _ORDERS: dict[type[Operand], tuple[type[Operand], ...]] = {}
 _NEW = object()
 _FOUND: dict[tuple[str, type[Operand], Kind | None], Any] = {}
-_MET: dict[tuple[str, type[Operand]], "Met"] = {}
+MET: dict[tuple[str, type[Operand]], "Met"] = {}
 
 
 class Rule(NamedTuple):
@@ -94,6 +94,7 @@ class Met(NamedTuple):
     operation: Operation
     rule: tuple[Callable[..., Any], bool] | None  # as `resolve` returns it
     always: bool  # this rule serves all arguments
+    of_one: tuple[Callable[..., Any], bool] | None  # the rule that serves all calls with a single value, if one does
 
 
 def rule(*ops: str | Kind, on: type[Operand], kind: Kind | None = None) -> Callable[[F], F]:
@@ -132,7 +133,7 @@ def declare(operation: Operation, function: Callable[..., Any] | None = None) ->
 def _take_up(operation: Operation, function: Callable[..., Any] | None) -> None:
     spell(operation.name)
     _OPERATIONS[operation.name] = operation
-    _MET.clear()
+    MET.clear()
     if function is not None:
         names = list(inspect.signature(function).parameters)
         if "inplace" in names:
@@ -155,7 +156,7 @@ def forget(op: str | Kind, *, on: type[Operand]) -> None:
 
 def _forget_found() -> None:
     _FOUND.clear()
-    _MET.clear()
+    MET.clear()
 
 
 def order_of(on: type[Operand]) -> tuple[type[Operand], ...]:
@@ -187,12 +188,10 @@ def find(op: str, on: type[Operand]) -> Callable[..., Any] | None:
 
 
 def met(name: str, on: type[Operand]) -> Met:
-    """Return what the table knows about a function of this name on values of type `on`."""
-    if is_dynamo_compiling():  # see `order_of`
-        return _met(name, on)
-    found = _MET.get((name, on))
-    if found is None:
-        found = _MET[name, on] = _met(name, on)
+    """Return what the table knows about a function of this name on values of type `on`, and keep it in `MET`."""
+    found = _met(name, on)
+    if not is_dynamo_compiling():  # see `order_of`
+        MET[name, on] = found
     return found
 
 
@@ -201,8 +200,9 @@ def _met(name: str, on: type[Operand]) -> Met:
     operation = operation_named(op)
     has_kind = on.needs_rules and operation.declared
     depends = has_kind and operation.has_kinds  # each call is asked for its kind, which may also be refused
-    kind = operation.kind if has_kind and not depends else None
-    return Met(op, reflected, in_place, operation, _searched(op, on, kind), not depends)
+    rule = _searched(op, on, operation.kind if has_kind and not depends else None)
+    of_one = operation.kind_of_one if depends else None
+    return Met(op, reflected, in_place, operation, rule, not depends, of_one and _searched(op, on, of_one))
 
 
 def resolve(op: str, on: type[Operand], call: Call | None) -> tuple[Callable[..., Any], bool] | None:

@@ -1,6 +1,6 @@
 """Built elementwise kernels and their derivatives."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from momentprop.codegen.formula import Unprintable, record
 from momentprop.codegen.identity import Unidentified, identity_of
 from momentprop.codegen.layout import aligned, are_buildable
-from momentprop.codegen.programs import Functions, Program, mode, program_for
+from momentprop.codegen.programs import STATE, Functions, Program, program_for
 from momentprop.kernels.autograd import Fused, outputs_of
 from momentprop.kernels.derivatives import gradients, is_transformed, pullback, requires_grad
 from momentprop.kernels.moments import Kernel, at_finite_means, exact_where_certain, flat_partials
@@ -30,25 +30,33 @@ def if_built(
 
 
 def built_program(
-    kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, noisy: bool, inputs: Sequence[Tensor]
+    kernel: Kernel,
+    plain: Callable[[Tensor], Tensor] | None,
+    noisy: bool,
+    inputs: Sequence[Tensor],
+    key: Hashable = None,
 ) -> Program | None:
-    """Return the built kernel for these tensors, if there is one."""
+    """Return the built kernel for these tensors, if there is one; a `key` tells the kernel and `plain` apart."""
     if not may_be_built(inputs):
         return None
+    if key is None:
+        try:
+            key = identity_of(kernel), _identity_if_any(plain)
+        except Unidentified:
+            return None
+    return program_for((key, noisy), inputs, lambda: _functions(kernel, plain, noisy, len(inputs)))
+
+
+def _identity_if_any(plain: Callable[[Tensor], Tensor] | None) -> Hashable:
     try:
-        key = identity_of(kernel)
+        return identity_of(plain)
     except Unidentified:
-        return None
-    try:
-        of_plain = identity_of(plain)
-    except Unidentified:
-        of_plain = Unidentified
-    return program_for((key, of_plain, noisy), inputs, lambda: _functions(kernel, plain, noisy, len(inputs)))
+        return Unidentified
 
 
 def may_be_built(inputs: Sequence[Tensor]) -> bool:
     """Return whether programs can run on these tensors now."""
-    return mode() != "eager" and are_buildable(inputs) and runs_plainly()
+    return STATE["mode"] != "eager" and are_buildable(inputs) and runs_plainly()
 
 
 def _functions(kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, noisy: bool, arity: int) -> Functions:

@@ -9,7 +9,7 @@ Second derivatives work: the partial derivatives are outputs of the function, so
 expressions for them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import Tensor
@@ -30,13 +30,15 @@ def fused(
     *more: Tensor,
     noisy: bool = False,
     elementwise: bool = False,
+    key: Hashable = None,
 ) -> tuple[Tensor, Tensor]:
     r"""Mean and variance of $f(X)$ by a `kernel`, where `plain` is $f$ itself.
 
     Inputs broadcast. Half-precision inputs are computed in float32. If `plain` is given, a certain input stays certain:
     where the variance is exactly zero, the result is exactly `plain(mean)` and its variance is zero. An infinite mean
     gives `plain(mean)` too, with the variance of the largest finite mean. A `noisy` result has its own variance, even
-    where the input has none. An `elementwise` kernel is built if there is a compiler: see `codegen`.
+    where the input has none. An `elementwise` kernel is built if there is a compiler: see `codegen`. A
+    `key` stands for a kernel with its `plain`.
     """
     inputs: tuple[Tensor, ...] = (mean, variance, *more)
     if more or mean.shape != variance.shape:
@@ -48,7 +50,7 @@ def fused(
         result, spread = fused(kernel, in_half, *wide, noisy=noisy, elementwise=elementwise)
         return result.to(dtype), spread.to(dtype)
     if elementwise or plain is not None:
-        program = built_program(kernel, plain, noisy, inputs)
+        program = built_program(kernel, plain, noisy, inputs, key)
         if program is not None:
             return run_built(program, kernel, plain, inputs)
         inputs = (inputs[0], *[in_order_of(inputs[0], other) for other in inputs[1:]])

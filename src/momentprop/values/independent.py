@@ -71,18 +71,19 @@ class Independent(Uncertain):
 
     def transformed(self, function: Transform) -> Self:
         """Return the value of a function of each element."""
-        kernel, plain, more, by_partials, of_more = function
+        kernel, plain, more, by_partials, of_more, key = function
         if kernel is None:
             return self
         if by_partials or plain is None:
-            result = self.of(*fused(kernel, plain, self.loc, self.variance, *more))
+            result = self.of(*fused(kernel, plain, self.loc, self.variance, *more, key=key))
         else:
             moments = kernel(self.loc, in_order_of(self.loc, self.variance), *more)
             result = self.of(moments.mean, moments.variance)
         if of_more is not None:
             result.remember(combined(of_more, [self.source, *more]))
         elif plain is not None and not more:
-            result.remember(applied(plain, self))
+            origin = applied(plain, self)
+            result.origin = None if origin is None else (origin, 0)  # type: ignore[misc] # written to 0 times so far
         return result
 
     def remember(self, origin: Origin | None) -> None:

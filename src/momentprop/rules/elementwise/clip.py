@@ -117,7 +117,7 @@ def hardtanh(input: Normal, min_val: float = -1.0, max_val: float = 1.0, inplace
     return Transform(partial(clip, low=min_val, high=max_val), plain)
 
 
-@elementwise("relu6", on=Normal)
+@elementwise("relu6", on=Normal, once=True)
 def relu6(input: Normal, inplace: bool = False) -> Transform:
     r"""Moments of $\min(\max(X, 0), 6)$.
 
@@ -127,7 +127,7 @@ def relu6(input: Normal, inplace: bool = False) -> Transform:
     return Transform(partial(clip, low=0.0, high=6.0), F.relu6)
 
 
-@elementwise("hardsigmoid", on=Normal)
+@elementwise("hardsigmoid", on=Normal, once=True)
 def hardsigmoid(input: Normal, inplace: bool = False) -> Transform:
     r"""Moments of $\min(\max(X + 3, 0), 6)/6$.
 

@@ -16,7 +16,7 @@ _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
 
 
-@elementwise("exp", on=Normal)
+@elementwise("exp", on=Normal, once=True)
 def exp(input: Normal) -> Transform:
     r"""Moments of $e^X$, which is lognormal: $\mu' = e^{\mu + \sigma^2/2}$ and $\sigma'^2 = \mu'^2 (e^{\sigma^2} - 1)$.
 
@@ -46,7 +46,7 @@ def exp2(input: Normal) -> Transform:
     return Transform(partial(lognormal, power=torch.exp2, rate=math.log(2)), torch.exp2)
 
 
-@elementwise("elu", on=Normal)
+@elementwise("elu", on=Normal, once=True)
 def elu(input: Normal, alpha: float = 1.0, inplace: bool = False) -> Transform:
     r"""Moments of $X$ for $X > 0$ and $\alpha(e^X - 1)$ otherwise: $\mu' = E X_+ - \alpha(P(X < 0) - E[e^X; X < 0])$.
 
@@ -59,7 +59,7 @@ def elu(input: Normal, alpha: float = 1.0, inplace: bool = False) -> Transform:
     return Transform(partial(exponential_unit, alpha=alpha), partial(F.elu, alpha=alpha))
 
 
-@elementwise("selu", on=Normal)
+@elementwise("selu", on=Normal, once=True)
 def selu(input: Normal, inplace: bool = False) -> Transform:
     r"""Moments of the self-normalizing unit, $1.0507$ times the ELU with $\alpha = 1.6733$.
 
@@ -69,7 +69,7 @@ def selu(input: Normal, inplace: bool = False) -> Transform:
     return Transform(rescaled(partial(exponential_unit, alpha=_SELU_ALPHA), outer=_SELU_SCALE), F.selu)
 
 
-@elementwise("celu", on=Normal)
+@elementwise("celu", on=Normal, once=True)
 def celu(input: Normal, alpha: float = 1.0, inplace: bool = False) -> Transform:
     r"""Moments of $X$ for $X > 0$ and $\alpha(e^{X/\alpha} - 1)$ otherwise: $\alpha$ times the ELU of $X/\alpha$.
 

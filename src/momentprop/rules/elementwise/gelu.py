@@ -10,7 +10,7 @@ from momentprop.kernels.gelu import gelu_moments, gelu_tanh_moments
 from momentprop.values import Normal
 
 
-@elementwise("gelu", on=Normal)
+@elementwise("gelu", on=Normal, once=True)
 def gelu(input: Normal, approximate: str = "none") -> Transform:
     r"""Moments of $X\,\Phi(X)$, with the exact mean $\mu\,\Phi(t) + \sigma^2\varphi(t)/s$, or of its tanh form.
 

@@ -101,7 +101,7 @@ def rrelu_mean(
     return input.of(F.leaky_relu(input.loc, (lower + upper) / 2))
 
 
-@elementwise("hardswish", on=Normal)
+@elementwise("hardswish", on=Normal, once=True)
 def hardswish(input: Normal, inplace: bool = False) -> Transform:
     r"""Moments of $X \min(\max(X + 3, 0), 6)/6$, piece by piece; for large $\sigma$, the ReLU with a remainder.
 
@@ -111,7 +111,7 @@ def hardswish(input: Normal, inplace: bool = False) -> Transform:
     return Transform(hardswish_moments, F.hardswish)
 
 
-@elementwise("softsign", on=Normal)
+@elementwise("softsign", on=Normal, once=True)
 def softsign(input: Normal) -> Transform:
     r"""Moments of $X/(1 + |X|)$, by quadrature on both sides of zero.
 

@@ -23,7 +23,7 @@ from momentprop.values import Normal
 from momentprop.values.base import Value, may_look_at
 
 
-@elementwise("square", on=Normal)
+@elementwise("square", on=Normal, once=True)
 def square(input: Normal) -> Transform:
     r"""Moments of $X^2$: $\mu' = \mu^2 + \sigma^2$ and $\sigma'^2 = 4\mu^2\sigma^2 + 2\sigma^4$.
 

@@ -15,7 +15,7 @@ from momentprop.values import Independent, Normal
 from momentprop.values.moments import mean_of, variance_of
 
 
-@elementwise("relu", on=Normal)
+@elementwise("relu", on=Normal, once=True)
 def relu(input: Normal, inplace: bool = False) -> Transform:
     r"""Moments of $\max(0, X)$: $\mu' = \mu\Phi(a) + \sigma\varphi(a)$ and $\sigma'^2 = \sigma^2 R(a)$.
 
@@ -27,7 +27,7 @@ def relu(input: Normal, inplace: bool = False) -> Transform:
     return Transform(rectifier, torch.relu)
 
 
-@elementwise("leaky_relu", on=Normal)
+@elementwise("leaky_relu", on=Normal, once=True)
 def leaky_relu(input: Normal, negative_slope: float = 0.01, inplace: bool = False) -> Transform:
     r"""Moments of $\max(X, \alpha X)$: $\sigma'^2 = \sigma^2(\alpha^2 + 2\alpha(1-\alpha)\Phi(a) + (1-\alpha)^2 R(a))$.
 
@@ -80,7 +80,7 @@ def channel_slopes(weight: Tensor, input: Any) -> Tensor:
     return weight.reshape(shape).to(input.dtype)
 
 
-@elementwise("abs", on=Normal)
+@elementwise("abs", on=Normal, once=True)
 def abs(input: Normal) -> Transform:
     r"""Moments of $|X|$, the rectifier with slope $-1$.
 

@@ -8,7 +8,7 @@ from momentprop.kernels.sigmoid import sigmoid_moments, tanh_moments
 from momentprop.values import Normal
 
 
-@elementwise("sigmoid", on=Normal)
+@elementwise("sigmoid", on=Normal, once=True)
 def sigmoid(input: Normal) -> Transform:
     r"""Moments of $S(X) = 1/(1 + e^{-X})$, by quadrature for $\sigma \le 0.9$ and a mixture of eight probits above.
 
@@ -18,7 +18,7 @@ def sigmoid(input: Normal) -> Transform:
     return Transform(sigmoid_moments, torch.sigmoid)
 
 
-@elementwise("tanh", on=Normal)
+@elementwise("tanh", on=Normal, once=True)
 def tanh(input: Normal) -> Transform:
     r"""Moments of $\tanh X = 2S(2X) - 1$.
 

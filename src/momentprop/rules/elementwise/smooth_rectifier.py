@@ -14,7 +14,7 @@ from momentprop.values import Normal
 _SMOOTH = 15.0  # from this threshold on, the jump of torch's softplus is below 3e-7
 
 
-@elementwise("softplus", on=Normal)
+@elementwise("softplus", on=Normal, once=True)
 def softplus(input: Normal, beta: float = 1.0, threshold: float = 20.0) -> Transform:
     r"""Moments of $\log(1 + e^{\beta X})/\beta$, by quadrature about the mean or as the rectifier and a remainder.
 
@@ -42,7 +42,7 @@ def logsigmoid(input: Normal) -> Transform:
     return Transform(rescaled(softplus_moments, inner=-1.0, outer=-1.0), F.logsigmoid)
 
 
-@elementwise("silu", on=Normal)
+@elementwise("silu", on=Normal, once=True)
 def silu(input: Normal, inplace: bool = False) -> Transform:
     r"""Moments of $X\,S(X)$, computed as for `softplus`, but with the switch at $\sigma = 1.8$.
 
@@ -52,7 +52,7 @@ def silu(input: Normal, inplace: bool = False) -> Transform:
     return Transform(silu_moments, F.silu)
 
 
-@elementwise("mish", on=Normal)
+@elementwise("mish", on=Normal, once=True)
 def mish(input: Normal, inplace: bool = False) -> Transform:
     r"""Moments of $X \tanh(\log(1 + e^X))$, computed as for `softplus`, but with the switch at $\sigma = 1.9$.
 

@@ -242,7 +242,7 @@ def test_bad_arguments_are_refused_with_what_is_wrong() -> None:
     )
     _refused(ValueError, "kernel size 1, stride 1, one group", lambda: Softmax(linear=nn.Conv2d(2, 2, 3)))
     _refused(ValueError, "and no padding", lambda: Softmax(linear=nn.Conv2d(2, 2, 1, padding=1)))
-    _refused(TypeError, "must be callable, but this is a str", lambda: NoisyActivation("relu"))  # type: ignore[arg-type]
+    _refused(TypeError, "such as `torch.relu`, but got a str", lambda: NoisyActivation("relu"))  # type: ignore[arg-type]
     _refused(ValueError, "at least 1 piece, but pieces is 0", lambda: Maxout(0))
     _refused(ValueError, "4 channels .* do not divide into groups of 3", lambda: Maxout(3)(a_tensor()))
     _refused(ValueError, "Cauchy does not", lambda: AdditiveNoise(torch.distributions.Cauchy(0.0, 1.0)))

@@ -148,7 +148,7 @@ def _classes(report: Results) -> Markup:
     ]
     note = (
         "The probability of each class, averaged over the draws (bars) and by each method (marks). If the outputs are "
-        "not scores of classes, say `classes=None`."
+        "not scores of classes, write `classes=None`."
     )
     key = legend(report.methods, drawn="Monte Carlo")
     return section("Class probabilities", note, key, element("div", *shown, class_="pair"))

@@ -99,7 +99,7 @@ class Operation:
 
     def plain(self, *args: Any, **kwargs: Any) -> Any:
         """Apply torch's own function."""
-        raise MissingRule(f"the plain function of {self.name!r} is not known at {where()}")
+        raise MissingRule(f"momentprop does not know the plain function of {self.name!r}, which it needs at {where()}")
 
     def dims(self, call: Call) -> list[int] | None:
         """Return the dimensions that a call acts along, counted from the first, or None if the table cannot tell."""
@@ -245,7 +245,7 @@ class Elementwise(Operation):
             if on in self.makers:
                 return self.makers[on](*call.args, **call.kwargs)
         names = ", ".join(on.__name__ for on in order)
-        raise MissingRule(f"no kernel of {self.name!r} for {names} at {where()}")
+        raise MissingRule(f"no kernel of {self.name!r} for {names} at {where()}: add a rule with `@momentprop.rule`")
 
 
 class Transform(NamedTuple):

@@ -106,7 +106,7 @@ def as_device(name: str, local_rank: int = 0) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+        raise UserError(f"device {name!r} cannot be used, choose another: {str(error).splitlines()[0]}") from error
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device

@@ -160,7 +160,7 @@ def test_the_variance_goes_to_the_first_floating_point_argument():
 def test_input_variance_needs_a_tensor_and_no_value():
     with pytest.raises(TypeError, match="an argument is a Normal, which has its own noise"):
         propagate(nn.ReLU(), Normal(X, 0.1), input_variance=0.1, covariance=False)
-    with pytest.raises(TypeError, match="needs a floating-point tensor, but the argument is a tensor of torch.int64"):
+    with pytest.raises(TypeError, match=r"needs a floating-point tensor, but the argument is a tensor of torch.int64"):
         propagate(nn.Embedding(3, 2), torch.tensor([1]), input_variance=0.1, covariance=False)
     with pytest.raises(TypeError, match=r"but the arguments are a tensor of torch.int64 and a float: write `x.float"):
         propagate(nn.ReLU(), torch.tensor([1]), [1.0], input_std=0.1)

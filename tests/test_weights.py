@@ -330,7 +330,7 @@ def test_wrong_weights_are_refused(weights: Any, error: type[Exception], message
 
 
 def test_what_cannot_have_random_weights_is_refused() -> None:
-    with pytest.raises(TypeError, match="random weights need an `nn.Module`, but the model is a function"):
+    with pytest.raises(TypeError, match=r"random weights need an `nn.Module`, but the model is a function"):
         propagate(lambda x: x, torch.randn(2), weights=0.1)
     with pytest.raises(ValueError, match="the model has no parameters"):
         with_weights(nn.ReLU(), 0.1)

@@ -147,7 +147,7 @@ def test_types_and_distributions_that_do_not_fit_are_refused() -> None:
     with pytest.raises(TypeError, match="must be a tensor or a number, but is a Normal"):
         Joint(torch.zeros(3), Normal(torch.zeros(3), 1.0))  # type: ignore[arg-type]
     with pytest.raises(
-        TypeError, match="cannot take the covariance from a Dirichlet: write `momentprop.Joint.from_covariance"
+        TypeError, match=r"cannot take the covariance from a Dirichlet: write `momentprop.Joint.from_covariance"
     ):
         Joint.from_distribution(Dirichlet(torch.ones(3)))
     with pytest.raises(ValueError, match=r"the batch shape is \(2, 2\): flatten it"):

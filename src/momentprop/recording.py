@@ -72,6 +72,6 @@ def _recorded_paths(model: Callable[..., Any], record: bool | Sequence[str]) -> 
     for path in record:
         if path not in every:
             near = difflib.get_close_matches(path, every, n=1)
-            hint = f": did you mean {near[0]!r}?" if near else ": `model.named_modules()` lists them"
+            hint = f": did you mean {near[0]!r}?" if near else ": choose a name from `model.named_modules()`"
             raise ValueError(f"the model has no module {path!r} to record{hint}")
     return list(record)

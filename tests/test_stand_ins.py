@@ -230,7 +230,7 @@ def test_what_cannot_become_a_value_is_refused() -> None:
     with pytest.raises(NotImplementedError, match="a plain tensor cannot become a Factors"):
         propagate(lambda x: torch.zeros(3, dtype=torch.float64).copy_(x), factors_of(3), covariance=False)
     with pytest.raises(
-        RuntimeError, match=r"'add' at top level would write a random value into a plain tensor; .*propag"
+        RuntimeError, match=r"'add' at top level would write a random value into a plain tensor: .*propag"
     ):
         torch.add(Normal(X, 0.1), 1.0, out=torch.zeros(3))
 

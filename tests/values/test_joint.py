@@ -150,7 +150,7 @@ def test_types_and_distributions_that_do_not_fit_are_refused() -> None:
         TypeError, match=r"cannot take the covariance from a Dirichlet: write `momentprop.Joint.from_covariance"
     ):
         Joint.from_distribution(Dirichlet(torch.ones(3)))
-    with pytest.raises(ValueError, match=r"the batch shape is \(2, 2\): flatten it"):
+    with pytest.raises(ValueError, match=r"the batch shape is \(2, 2\): give a distribution with one"):
         Joint.from_distribution(MultivariateNormal(torch.zeros(2, 2, 3), torch.eye(3)))
     with pytest.raises(ValueError, match="does not know its input"):
         joint_of(3).cross_covariance()

@@ -110,8 +110,8 @@ class Estimate(Uncertain):
         """Return the logarithms of the class probabilities of each draw, with the classes in the last dimension."""
         if self.draws is None:
             raise ValueError(
-                f"this {type(self).__name__} has no draws, because there were too many to keep, or because it was copied "
-                "or loaded: take the softmax of each draw, as in "
+                f"this {type(self).__name__} has no draws, because there were too many to keep, or because it was "
+                "copied or loaded: take the softmax of each draw, as in "
                 "`propagate(..., method='sample', outputs=lambda y: y.softmax(-1))`"
             )
         scores = self.draws.movedim(dim if dim < 0 else dim + 1, -1).to(self.loc.dtype)

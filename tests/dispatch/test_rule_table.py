@@ -20,7 +20,7 @@ def test_a_missing_rule_names_operation_type_module_and_remedy():
     model = nn.Sequential(nn.ReLU(), nn.Sequential(nn.ReLU(), Strange()))
     with pytest.raises(
         MissingRule,
-        match=r"no Normal rule for 'special_digamma' at module '1.1' \(Strange\) of Sequential; "
+        match=r"no Normal rule for 'special_digamma' at module '1.1' \(Strange\) of Sequential: "
         r"add one with `@momentprop.rule\('special_digamma', on=momentprop.Normal\)`",
     ):
         model(a_value(3))

@@ -78,7 +78,7 @@ MUTATIONS = [
         _state(history=[{"epoch": 1, "validation_loss": None}]),
         INVALID + r"its state.history\[0\].validation_loss must be",
     ),
-    (_state(names=["loss"]), r"is of another run: its names are \['loss'\], here they are"),
+    (_state(names=["loss"]), r"is of another run: its names are \['loss'\], but here they are"),
     (_state(examples=10**40), "is of another run: its examples are 10000"),
     (_state(optimizer=[]), INVALID + r"its state.optimizer must be a dict, but is \[\]"),
     (_state(optimizer={"x": 1}), INVALID + "its optimizer has an entry 'x', which belongs to no parameter"),

@@ -171,7 +171,7 @@ def test_a_call_in_which_nothing_is_random_warns(given: dict[str, Any]) -> None:
 
 
 def test_dropout_that_finds_none_warns() -> None:
-    with pytest.warns(momentprop.NothingRandomWarning, match="`dropout=True` finds no dropout that acts"):
+    with pytest.warns(momentprop.NothingRandomWarning, match="the model has no dropout for `dropout=True` to turn"):
         propagate(_model(), LOC, dropout=True)
 
 
@@ -206,7 +206,7 @@ def test_a_call_with_noise_does_not_warn_nor_one_that_means_none(model: Any, giv
 def test_the_spread_over_units_is_not_the_deviation() -> None:
     for value in (Normal(LOC, 0.1), Joint(LOC, 0.1)):
         for method, component in (("std", "stddev"), ("var", "variance")):
-            with pytest.warns(UserWarning, match=rf"`.{method}\(\)` is how the units differ.*`.{component}`"):
+            with pytest.warns(UserWarning, match=rf"`.{method}\(\)` measures how the units differ.*`.{component}`"):
                 found = getattr(value, method)(-1)
             assert_same(found, getattr(torch, method)(value, -1))
 
@@ -231,7 +231,7 @@ def test_a_conversion_says_which_component_to_take(name: str) -> None:
 
 def test_a_value_is_no_number() -> None:
     for convert in (float, int):
-        with pytest.raises(TypeError, match=r"a random Normal as .* write `value.loc.item\(\)` for the mean"):
+        with pytest.raises(TypeError, match=r"a Normal cannot become .* write `value.loc.item\(\)` for the mean"):
             convert(Normal(1.0, 0.1))
     assert float(momentprop.Mean(2.5)) == 2.5
     assert int(momentprop.Mean(2.5)) == 2
@@ -251,7 +251,7 @@ def test_an_estimate_says_where_operations_belong() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"dropout": 0.1}, "must be True, .* or False, but is 0.1"),
+        ({"dropout": 0.1}, "must be True or False, but is 0.1: True turns on"),
         ({"covariance": "no"}, "must be True, False or None, but is 'no'"),
         ({"weights": True}, "must be a variance or a Normal, but is a bool"),
     ],

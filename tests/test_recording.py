@@ -64,9 +64,9 @@ def test_what_is_still_plain_is_recorded_as_certain():
 
 
 def test_bad_names_to_record_are_refused():
-    with pytest.raises(ValueError, match="no module '0x' to record; did you mean '0'"):
+    with pytest.raises(ValueError, match="no module '0x' to record: did you mean '0'"):
         propagate(_model(), X, record=["0x"], covariance=False)
-    with pytest.raises(TypeError, match="record needs a module to look into, but the model is a builtin_function"):
+    with pytest.raises(TypeError, match=r"`record` needs an `nn.Module`, but the model is a builtin_function"):
         propagate(torch.relu, X, record=True, covariance=False)
 
 

@@ -261,7 +261,7 @@ def test_a_joint_posterior_of_the_last_layer_is_exact() -> None:
     assert (drawn.stddev.square() / expected.diagonal(dim1=1, dim2=2)).log().abs().max() < 5 * (2 / SAMPLES) ** 0.5
     probed = propagate(model, x, weights=weights, probes=SAMPLES, covariance=False)
     assert (probed.variance / expected.diagonal(dim1=1, dim2=2)).log().abs().max() < 5 * (2 / SAMPLES) ** 0.5
-    with pytest.raises(ValueError, match="a weight is one: make it with `batch_dim=None`"):
+    with pytest.raises(ValueError, match="a weight is a single item: make it with `batch_dim=None`"):
         with_weights(model, {"2.weight": Joint(model[2].weight, 0.1)})
 
 
@@ -320,7 +320,7 @@ def test_tied_weights_are_one() -> None:
         ({"x": 0.1}, ValueError, "no parameter 'x': it has '0.weight', '0.bias'"),
         ({"0.weight": -0.1}, ValueError, "the variance of the weight '0.weight': variance must be non-negative"),
         ({"0.weight": torch.ones(7)}, ValueError, "the weight '0.weight': variance of shape .* does not broadcast"),
-        ({"0.weight": Normal(torch.ones(2), 1.0)}, ValueError, "the value of '0.weight' has the shape"),
+        ({"0.weight": Normal(torch.ones(2), 1.0)}, ValueError, "the value for '0.weight' must have the shape"),
         ({"0.weight": "large"}, TypeError, "must be a variance or a Normal, but is a str"),
     ],
 )
@@ -330,7 +330,7 @@ def test_wrong_weights_are_refused(weights: Any, error: type[Exception], message
 
 
 def test_what_cannot_have_random_weights_is_refused() -> None:
-    with pytest.raises(TypeError, match="random weights belong to a module, but the model is a function"):
+    with pytest.raises(TypeError, match=r"random weights need an `nn.Module`, but the model is a function"):
         propagate(lambda x: x, torch.randn(2), weights=0.1)
     with pytest.raises(ValueError, match="the model has no parameters"):
         with_weights(nn.ReLU(), 0.1)

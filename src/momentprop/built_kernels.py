@@ -109,11 +109,11 @@ def require(device: torch.device) -> None:
     """Raise `BuildError` if there is no compiler for a device."""
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise BuildError("torch finds no GPU")
+            raise BuildError("torch finds no GPU: build for the CPU, with `momentprop kernels build --device cpu`")
         if not triton_launch.has_triton():
             raise BuildError("Triton is not installed: run `pip install triton`")
     elif device.type != "cpu":
-        raise BuildError(f"kernels are built for 'cpu' and 'cuda', but not for {device.type!r}")
+        raise BuildError(f"kernels can be built for 'cpu' and 'cuda' only; on {device.type!r} formulas run instead")
     elif c_library.compiler() is None:
         raise BuildError(f"no C compiler was found: {c_library.INSTALL}")
 

@@ -103,7 +103,10 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tenso
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FileError(f"`{path}` is damaged: its header cannot be read") from error
     if version != FORMAT:
-        raise FileError(f"`{path}` has format {version}, but this version of momentprop reads format {FORMAT}")
+        raise FileError(
+            f"`{path}` has format {version}, but this version of momentprop reads format {FORMAT}: make the file "
+            "again, or read it with the version that wrote it"
+        )
     if digest(tensors, metadata["state"]) != expected:
         raise FileError(f"`{path}` is damaged: its SHA-256 is not the one that was written")
     try:

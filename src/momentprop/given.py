@@ -13,7 +13,7 @@ from momentprop.torch_compat import pytrees as pytree
 from momentprop.values import Joint, Normal
 from momentprop.values.conversion import is_floating, is_value
 from momentprop.values.given_distributions import is_correlated
-from momentprop.values.given_noise import nothing_to_make_random
+from momentprop.values.given_noise import has_noise, nothing_to_make_random
 
 
 def with_values(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -52,10 +52,10 @@ def with_covariance(
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """Return the arguments with a `Joint` instead of the first floating-point tensor."""
     leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=is_value)
-    if variance is not None or any(is_value(leaf) for leaf in leaves):
-        raise TypeError(
-            "input_covariance was given beside input_variance, or an argument with noise of its own: leave one out"
-        )
+    if variance is not None:
+        raise TypeError("both input_covariance and input_variance (or input_std) were given: give only one of them")
+    if any(is_value(leaf) for leaf in leaves):
+        raise TypeError(has_noise(leaves, "input_covariance"))
     first = next((i for i, leaf in enumerate(leaves) if is_floating(leaf)), None)
     if first is None:
         raise TypeError(nothing_to_make_random(leaves, "input_covariance"))
@@ -67,7 +67,10 @@ def with_covariance(
 def require_flags(dropout: Any, covariance: Any) -> None:
     """Refuse a dropout rate, or any other value, where a flag is expected."""
     if not isinstance(dropout, bool):
-        raise TypeError(f"`dropout` must be True, to let the model's own dropout act, or False, but is {dropout!r}")
+        raise TypeError(
+            f"`dropout` must be True or False, but is {dropout!r}: True turns on the model's own dropout, and every "
+            "layer keeps its own rate"
+        )
     if covariance is not None and not isinstance(covariance, bool):
         raise TypeError(f"`covariance` must be True, False or None, but is {covariance!r}")
 

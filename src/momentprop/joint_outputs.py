@@ -199,8 +199,8 @@ class JointRun:
             return self._at_once(Bounds(bound))
         except TooLarge as error:
             raise MemoryError(
-                f"an output has no items along dimension {self.wanted.batch_dim}, so that the batch cannot be run in "
-                f"pieces, and its graph takes too much memory: give fewer items at a time, or {FACTORIZED}"
+                "correlations take too much memory in this batch, which cannot run in pieces, because an output has no "
+                f"items along dimension {self.wanted.batch_dim}: give fewer items at a time, or write {FACTORIZED}"
             ) from error
 
     def _uncorrelated(self, run: Run, recording: Recording | None, probed: bool) -> tuple[Any, dict[str, Any]]:
@@ -258,8 +258,8 @@ class JointRun:
         means, chosen = means_of(output), self.wanted.outputs
         if chosen is not None and not callable(chosen) and len(means) != 1:
             raise ValueError(
-                f"outputs= chooses units of one output, but the model returns {len(means)}: give a function that "
-                "takes what the model returns"
+                f"`outputs=` chooses units of one output, but the model returns {len(means)}: give a function of what "
+                "the model returns, such as `outputs=lambda y: y[0]`"
             )
         found: list[Output] = []
         for place in moving:
@@ -285,14 +285,14 @@ class JointRun:
         if units <= LIMIT:
             return True
         message = (
-            f"an output of shape {tuple(loc.shape)} has {units} units per item, and correlations are followed for at "
-            f"most {LIMIT}: choose some by `outputs=`, indices of units or a function of the output"
+            f"an output of shape {tuple(loc.shape)} has {units} units per item, but correlations are followed for at "
+            f"most {LIMIT}: choose units with `outputs=` (their indices, or a function of the output)"
         )
         if self.wanted.covariance or not issubclass(self.kind, Independent):
-            raise ValueError(f"{message}; or write {FACTORIZED}")
+            raise ValueError(f"{message}, or write {FACTORIZED}")
         warnings.warn(
-            f"{message}. Its variances are now those of AP2, which treats units as independent, and are often far too "
-            "small: write `covariance=False` if you mean that",
+            f"{message}. Until then its variances are those of AP2, which treats units as independent, and are often "
+            "far too small: write `covariance=False` if that is what you want",
             CorrelationWarning,
             stacklevel=7,
         )

@@ -27,11 +27,14 @@ def warn_if_visible(op: str, mean: Tensor, variance: Tensor, *, positive: bool) 
     if not may_look_at(mean, None) or not may_look_at(variance, None):
         return
     if positive and bool(((mean < 0) | ((mean == 0) & (variance > 0))).any()):
-        message = f"{op!r} takes a positive value as lognormal, but some means are not positive: the result has NaN"
+        message = (
+            f"{op!r} treats its input as lognormal, but some means are not positive, and the result there is NaN: make "
+            "the input positive first, for example with `torch.nn.functional.softplus`"
+        )
     elif bool((variance > (LARGEST_VARIATION * mean) ** 2).any()):
         message = (
-            f"{op!r} takes the value as lognormal, but some deviations exceed {LARGEST_VARIATION} of the mean: "
-            "the result depends on that model"
+            f"{op!r} treats its input as lognormal, but some deviations exceed {LARGEST_VARIATION} of the mean, where "
+            "this changes the result visibly: compare with method='sample'"
         )
     else:
         return

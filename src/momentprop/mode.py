@@ -149,8 +149,8 @@ def _initializes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 def warn_of_draw(source: str, place: str, kind: type[Value]) -> None:
     """Warn that the model draws its own random numbers, which only `method="sample"` treats as random."""
     warnings.warn(
-        f"the model draws random numbers by {source!r} at {place}; as a {kind.__name__} they are kept as constants, "
-        "and their variance is lost: use a layer that momentprop knows, or method='sample'; "
+        f"the model draws random numbers with {source!r} at {place}; a pass with {kind.__name__} values treats them as "
+        "constants, and their variance is lost: use a layer that momentprop knows, or method='sample'; "
         "`momentprop.posteriors.from_variational` converts layers of bayesian-torch and blitz",
         stacklevel=3,
     )

@@ -41,11 +41,11 @@ def warn_if_nothing_is_random(given: Any, found: Any, dropout: bool, has_random_
     results = [x for x in leaves_of(found) if isinstance(x, Uncertain)]
     if not results or any(_is_random(x) for x in results) or has_random_weights():
         return
-    what = "`dropout=True` finds no dropout that acts, and nothing else" if dropout else "nothing"
+    what = "the model has no dropout for `dropout=True` to turn on, and nothing else" if dropout else "nothing"
     warnings.warn(
         f"{what} is random in this call, so that every variance is zero: give `input_variance=` (or `input_std=`), a "
         "value such as `momentprop.Normal(x, variance)` in place of the input, or `dropout=True` for a model with "
-        "dropout; `method='ap1'` says that no noise is meant",
+        "dropout; if you want no noise, write `method='ap1'`",
         NothingRandomWarning,
         stacklevel=4,
     )

@@ -138,7 +138,7 @@ def propagate(
     args, kwargs = with_values(args, kwargs)  # type: ignore[assignment]
     input_variance = the_variance(input_variance, input_std)
     if isinstance(input_variance, Sequence):
-        raise TypeError("the noise of the input must be a number or a tensor: write `torch.tensor([...])`")
+        raise TypeError("the noise of the input must be a number or a tensor, not a list: write `torch.tensor([...])`")
     if input_covariance is not None:
         args, kwargs = with_covariance(args, kwargs, input_variance, input_covariance, batch_dim)  # type: ignore[assignment]
     if weights is not None:
@@ -188,7 +188,7 @@ _WRITTEN = {
 def _number_of_draws(samples: int | None, method: str | None) -> int:
     """Return the number of draws; refuse one that would have no effect because no method is named."""
     if samples is not None and method is None:
-        raise ValueError(f"samples={samples} is for draws, but no method is named: write `method='sample'`, too")
+        raise ValueError(f"samples={samples} has an effect only on draws: write `method='sample'`, too")
     if method == "sample" and samples is not None and samples < 2:
         raise ValueError(f"a variance takes at least 2 samples, but samples is {samples}")
     return 1000 if samples is None else samples
@@ -197,7 +197,7 @@ def _number_of_draws(samples: int | None, method: str | None) -> int:
 def _follows(method: str | None, covariance: bool | None, kind: type[Value]) -> bool:
     """Return whether to follow correlations with the adjoint: by default wherever AP2 runs."""
     if method in ("linear", "full") and covariance is False:
-        raise ValueError(f"method={method!r} gives a covariance: leave out `covariance=False`")
+        raise ValueError(f"method={method!r} always gives a covariance: leave out `covariance=False`")
     if method in ("full", "sample"):
         return False
     if method != "linear" and (covariance is False or not issubclass(kind, Independent) or kind is Statistics):
@@ -208,7 +208,7 @@ def _follows(method: str | None, covariance: bool | None, kind: type[Value]) -> 
         return False
     if is_compiled() or is_known_to_transform():
         raise RuntimeError(
-            "correlations cannot be followed inside `torch.compile` and transforms of `torch.func`: write "
+            "correlations cannot be followed inside `torch.compile` or transforms of `torch.func`: write "
             "`covariance=False`, or compile the model alone, as in `propagate(torch.compile(model), ...)`"
         )
     return True
@@ -218,8 +218,8 @@ def _chosen(index: Any, batch_dim: int | None, output: Any) -> Any:
     """Return some units of every item of the one tensor or value that a model returns."""
     if not is_tensor(output):
         raise ValueError(
-            "outputs= chooses units of one output, but the model returns several: give a function that takes what the "
-            "model returns"
+            "`outputs=` chooses units of one output, but the model returns several: give a function of what the model "
+            "returns, such as `outputs=lambda y: y[0]`"
         )
     if batch_dim is None or output.ndim == 1:
         return output.flatten()[index]
@@ -231,7 +231,7 @@ def _require_probes(probes: int, method: str | None, kind: type[Value]) -> None:
         raise ValueError(f"probes must be 0 or at least 2, because a variance takes two, but is {probes}")
     if probes and (kind is not Normal or method == "linear"):
         what = f"method={method!r}" if method == "linear" else f"{kind.__name__} values"
-        raise ValueError(f"probes travel beside the `Normal` values of method='ap2', not beside {what}")
+        raise ValueError(f"probes work with the `Normal` values of method='ap2', not with {what}: leave out `probes`")
 
 
 def _copied_as_normal(path: str, tree: Any) -> Any:
@@ -241,12 +241,12 @@ def _copied_as_normal(path: str, tree: Any) -> Any:
 def _type_for(method: str | None, family: str | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> type[Value]:
     """Return the type of value to run a model with: the method's, or that of the values among the arguments."""
     if method not in (None, "ap1", "ap2", "sample", "full", "linear"):
-        instead = f"; `{_WRITTEN[method]}` gives it" if method in _WRITTEN else ""
-        raise ValueError(f"unknown method {method!r}: choose 'ap1', 'ap2' or 'sample', or 'full' or 'linear'{instead}")
+        instead = f"write `{_WRITTEN[method]}`, or " if method in _WRITTEN else ""
+        raise ValueError(f"unknown method {method!r}: {instead}choose 'ap1', 'ap2', 'sample', 'full' or 'linear'")
     if family is not None and family not in FAMILIES:
         raise ValueError(f"unknown family {family!r}: choose 'normal', 'logistic' or 'fitted'")
     if family is not None and method not in (None, "ap2"):
-        raise ValueError(f"family={family!r} is one of method='ap2', not of {method!r}: leave out one of the two")
+        raise ValueError(f"family={family!r} is for method='ap2', not for {method!r}: leave out one of the two")
     if method is None and family is None:
         return _type_given(args, kwargs)
     ap2 = FAMILIES[family or "normal"]

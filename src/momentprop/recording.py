@@ -62,13 +62,16 @@ def _recorded_paths(model: Callable[..., Any], record: bool | Sequence[str]) -> 
     if record is False:
         return []
     if not isinstance(model, nn.Module):
-        raise TypeError(f"record needs a module to look into, but the model is a {type(model).__name__}")
+        raise TypeError(
+            f"`record` needs an `nn.Module`, but the model is a {type(model).__name__}: give a module, or leave out "
+            "`record`"
+        )
     if record is True:
         return [path for path, _ in model.named_modules() if path]
     every = dict(model.named_modules(remove_duplicate=False))
     for path in record:
         if path not in every:
             near = difflib.get_close_matches(path, every, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f": did you mean {near[0]!r}?" if near else ": choose a name from `model.named_modules()`"
             raise ValueError(f"the model has no module {path!r} to record{hint}")
     return list(record)

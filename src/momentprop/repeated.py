@@ -82,7 +82,11 @@ class Repeated:
             with torch.cuda.graph(graph):
                 result = self.model(*args, **kwargs)
         except RuntimeError as error:
-            warnings.warn(f"the model cannot be recorded, and runs as it is: {error}", RuntimeWarning, stacklevel=3)
+            warnings.warn(
+                f"the model cannot be recorded as a CUDA graph, and runs without one, at its usual speed: {error}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
             return None
         return _Recording(graph, inputs, *pytree.tree_flatten(result))
 

@@ -25,7 +25,7 @@ from momentprop.undoing import leaves_no_trace, undo_at_the_end, undo_now
 from momentprop.values import Normal, Sample, Value
 from momentprop.values.conversion import as_type, as_values, copied, is_floating, is_value
 from momentprop.values.folded import Fold, Folded, NotFolded
-from momentprop.values.given_noise import nothing_to_make_random
+from momentprop.values.given_noise import has_noise, nothing_to_make_random
 from momentprop.values.structures import CLOSED, leaves_of, mapped
 from momentprop.weights import converted, has_values
 
@@ -297,9 +297,7 @@ class _Inputs:
             leaves, self.structure = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=is_value)
         if variance is not None:
             if any(is_value(leaf) for leaf in leaves):
-                raise TypeError(
-                    "input_variance or input_std was given beside an argument that is a value and has its own variance"
-                )
+                raise TypeError(has_noise(leaves, "input_variance or input_std"))
             first = next((i for i, leaf in enumerate(leaves) if is_floating(leaf)), None)
             if first is None:
                 raise TypeError(nothing_to_make_random(leaves, "input_variance or input_std"))

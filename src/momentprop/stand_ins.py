@@ -60,7 +60,8 @@ class StandIns:
             return tensor
         if not tensor.is_floating_point():
             raise RuntimeError(
-                f"in-place {name!r} at {where()} would write a random value into a tensor of type {tensor.dtype}"
+                f"in-place {name!r} at {where()} would write a random value into a tensor of {tensor.dtype}: make that "
+                "tensor floating-point"
             )
         memory = memory_of(tensor)
         if memory is None:  # made inside a transform of torch, and gone with it: a draw may be written into it
@@ -92,8 +93,8 @@ class _StandIn:
         """Return the view of the stand-in that has the shape, strides and place of a tensor."""
         if tensor.dtype != self.tensor.dtype:
             raise RuntimeError(
-                f"a random value was written into memory that is read as {tensor.dtype} and as {self.tensor.dtype} "
-                f"at {where()}; it can be read as one type only"
+                f"memory with a random value is read as {tensor.dtype} at {where()}, but the value was written as "
+                f"{self.tensor.dtype}: convert a tensor with `.to(dtype)`, not with `.view(dtype)`"
             )
         size, stride, offset = tensor.shape, tensor.stride(), int(tensor.storage_offset())
         key = (size, stride, offset, torch.is_grad_enabled())  # torch refuses writes to views made without gradients

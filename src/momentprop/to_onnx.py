@@ -23,7 +23,7 @@ INPUTS = ("input", "input_variance")
 """The names of the inputs of a program."""
 
 _LACKING = {
-    "convolution_backward": "a transposed convolution, or of the weights of one,",
+    "convolution_backward": "a transposed convolution or a convolution with random weights",
     "avg_pool2d_backward": "average pooling with padding",
 }
 """Backward passes that ONNX has no operations for, and the operations they belong to."""
@@ -99,7 +99,7 @@ def _recorded(run: Callable[..., Any], given: tuple[Tensor, ...]) -> nn.Module:
     used = {str(getattr(node.target, "__name__", "")).partition(".")[0] for node in module.graph.nodes}
     for name, reason in _LACKING.items():
         if name in used:
-            raise NotImplementedError(f"the covariance of {reason} has no ONNX program: leave out `covariance=True`")
+            raise NotImplementedError(f"ONNX cannot express the covariance of {reason}: leave out `covariance=True`")
     return module
 
 

@@ -47,7 +47,7 @@ def with_weights(model: nn.Module, weights: Weights) -> nn.Module:
     A parameter that occurs in several places is one random weight, with the same noise in all of them.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"random weights belong to a module, but the model is a {type(model).__name__}")
+        raise TypeError(f"random weights need an `nn.Module`, but the model is a {type(model).__name__}: give a module")
     replica = Replica(model)
     chosen = _chosen(dict(replica.module.named_parameters(remove_duplicate=False)), weights)
     values = {id(parameter): value for parameter, value in chosen}
@@ -152,12 +152,17 @@ def _value(name: str, parameter: Tensor, noise: Any) -> Value:
         noise = Normal.from_distribution(noise)
     if isinstance(noise, Normal | Joint):
         if noise.shape != parameter.shape:
-            raise ValueError(f"the value of {name!r} has the shape {tuple(noise.shape)}, not {tuple(parameter.shape)}")
+            raise ValueError(
+                f"the value for {name!r} must have the shape {tuple(parameter.shape)}, but has {tuple(noise.shape)}"
+            )
         if isinstance(noise, Joint) and noise.batch_dim is not None:
-            raise ValueError(f"the Joint of {name!r} has items, but a weight is one: make it with `batch_dim=None`")
+            raise ValueError(
+                f"the Joint for {name!r} has items along dimension {noise.batch_dim}, but a weight is a single item: "
+                "make it with `batch_dim=None`"
+            )
         return noise
     if not isinstance(noise, Tensor | float | int) or isinstance(noise, bool):
-        raise TypeError(f"the noise of {name!r} must be a variance or a Normal, but is a {type(noise).__name__}")
+        raise TypeError(f"the noise for {name!r} must be a variance or a Normal, but is a {type(noise).__name__}")
     try:
         with torch.inference_mode(False):  # the value may meet autograd later
             return Normal(parameter, noise)
@@ -167,9 +172,10 @@ def _value(name: str, parameter: Tensor, noise: Any) -> Value:
 
 def _unknown(name: str, parameters: Mapping[str, Tensor]) -> str:
     if not parameters:
-        return f"the model has no parameters, or none that is not random already, so that no weight {name!r} can be"
+        return f"{name!r} names no weight: the model has no parameters, or all of them are random already"
     near = difflib.get_close_matches(name, parameters, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, list(parameters)[:5]))}, ..."
+    more = ", ..." if len(parameters) > 5 else ""
+    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, list(parameters)[:5]))}{more}"
     return f"the model has no parameter {name!r}: {hint}"
 
 

@@ -22,8 +22,8 @@ def folder(monkeypatch, tmp_path):
 def test_kernels_are_built_listed_and_cleared(folder, capsys):
     assert cli.main(["kernels", "build", "--jobs", "1"]) == 0
     first, second, third = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(rf"1 kernel built in \d s, 0 there already: 1 kernel, 0\.0 MB, in {folder}", first)
-    assert second == "1 kernel not built; formulas run instead, because of:"
+    assert re.fullmatch(rf"1 kernel built in \d s, 0 were there already: 1 kernel, 0\.0 MB, in {folder}", first)
+    assert second == "1 kernel not built; formulas run instead, for these reasons:"
     assert third == "  softsign of Normal  stack"
     assert cli.main(["kernels", "build", "--float64"]) == 0
     assert "1 kernel built in" in capsys.readouterr().out

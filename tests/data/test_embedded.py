@@ -62,5 +62,5 @@ def test_a_damaged_file_is_refused(monkeypatch):
     "content", [b"", b"\x00\x00\x08", b"\x00\x00\x0d\x01\x00\x00\x00\x00", b"\x00\x00\x08\x01\x00"]
 )
 def test_a_wrong_idx_header_is_refused(content):
-    with pytest.raises(ValueError, match="an idx file of unsigned bytes has another header"):
+    with pytest.raises(ValueError, match="this is not an idx file of unsigned bytes: its header is"):
         embedded.parse_idx(content)

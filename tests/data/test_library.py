@@ -49,7 +49,7 @@ def test_files_put_there_by_hand_are_used_and_kept(files, use, tmp_path):
         (b"", f"`{LARGE}` is damaged"),
         (FILES[LARGE][:-20], f"`{LARGE}` is damaged"),
         (FILES["train-labels-idx1-ubyte.gz"], "`train-images-idx3-ubyte` has 1 dimensions instead of 3"),
-        (FILES["t10k-images-idx3-ubyte.gz"], "its train images and labels are not the known ones, their SHA-256 is "),
+        (FILES["t10k-images-idx3-ubyte.gz"], "its train images and labels are not the known ones: their SHA-256 is "),
     ],
 )
 def test_wrong_files_put_there_by_hand_are_refused_and_kept(content, why, use, tmp_path):

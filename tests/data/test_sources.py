@@ -44,7 +44,7 @@ def test_an_npm_package_is_read_without_being_run(programs, use, tmp_path):
     [
         ("echo npm error code E404 >&2; exit 1", "`npm pack tiny@1` failed: npm error code E404"),
         ("exit 3", "`npm pack tiny@1` failed: status 3"),
-        ("exit 0", r"the client left 0 files \*\.tgz instead of one"),
+        ("exit 0", r"it fetched 0 files \*\.tgz instead of one"),
         ("echo nonsense > tiny.tgz", "its archive is damaged"),
     ],
 )

@@ -20,14 +20,14 @@ def test_a_missing_rule_names_operation_type_module_and_remedy():
     model = nn.Sequential(nn.ReLU(), nn.Sequential(nn.ReLU(), Strange()))
     with pytest.raises(
         MissingRule,
-        match=r"no Normal rule for 'special_digamma' at module '1.1' \(Strange\) of Sequential; "
+        match=r"no Normal rule for 'special_digamma' at module '1.1' \(Strange\) of Sequential: "
         r"add one with `@momentprop.rule\('special_digamma', on=momentprop.Normal\)`",
     ):
         model(a_value(3))
 
 
 def test_a_missing_rule_names_a_lone_module_and_the_top_level():
-    with pytest.raises(MissingRule, match="at module Strange; add one"):
+    with pytest.raises(MissingRule, match="at module Strange: add one"):
         Strange()(a_value(3))
     with pytest.raises(MissingRule, match="no Logistic rule for 'digamma' at top level"):
         torch.digamma(Logistic(torch.ones(2), 1.0))
@@ -170,7 +170,7 @@ class Strange2(nn.Module):
 
 def test_two_families_do_not_meet():
     with pytest.raises(
-        TypeError, match="'add' was given a Normal and a Logistic at top level; the values of one operation must be"
+        TypeError, match="'add' was given a Normal and a Logistic at top level: the values of one operation must be"
     ):
         a_value(2) + Logistic(torch.zeros(2), 1.0)
     with pytest.raises(TypeError, match="'cat' was given a Normal and a Mean"):

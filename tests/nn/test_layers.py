@@ -237,12 +237,10 @@ def test_bad_arguments_are_refused_with_what_is_wrong() -> None:
     _refused(ValueError, "unknown gradient 'st'", lambda: Probit(gradient="st"))  # type: ignore[arg-type]
     _refused(ValueError, "distribution function, but Bernoulli has no `cdf`", lambda: StochasticBinary(Bernoulli(0.5)))
     _refused(ValueError, "unknown method 'exact' for a posterior", lambda: Softmax("exact"))  # type: ignore[arg-type]
-    _refused(
-        TypeError, "absorbs an `nn.Linear` or a 1x1 convolution, but this is a ReLU", lambda: Softmax(linear=nn.ReLU())
-    )
+    _refused(TypeError, "must be an `nn.Linear` or a 1x1 convolution, but is a ReLU", lambda: Softmax(linear=nn.ReLU()))
     _refused(ValueError, "kernel size 1, stride 1, one group", lambda: Softmax(linear=nn.Conv2d(2, 2, 3)))
     _refused(ValueError, "and no padding", lambda: Softmax(linear=nn.Conv2d(2, 2, 1, padding=1)))
-    _refused(TypeError, "must be callable, but this is a str", lambda: NoisyActivation("relu"))  # type: ignore[arg-type]
+    _refused(TypeError, "such as `torch.relu`, but got a str", lambda: NoisyActivation("relu"))  # type: ignore[arg-type]
     _refused(ValueError, "at least 1 piece, but pieces is 0", lambda: Maxout(0))
     _refused(ValueError, "4 channels .* do not divide into groups of 3", lambda: Maxout(3)(a_tensor()))
     _refused(ValueError, "Cauchy does not", lambda: AdditiveNoise(torch.distributions.Cauchy(0.0, 1.0)))

@@ -38,9 +38,9 @@ def test_a_noise_needs_a_known_name_or_moments_and_a_distribution() -> None:
         TypeError, match=r"a noise must be a name or a `torch.distributions.Distribution`, but this is a float"
     ):
         noises.noise(1.0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="this needs a noise with a distribution function, but Bernoulli has no `cdf`"):
+    with pytest.raises(ValueError, match="the noise must have a distribution function, but Bernoulli has no `cdf`"):
         functional.stochastic_binary(torch.zeros(1), Bernoulli(0.5))
-    with pytest.raises(ValueError, match="this needs a noise with a quantile function, but Gamma has no `icdf`"):
+    with pytest.raises(ValueError, match="the noise must have a quantile function, but Gamma has no `icdf`"):
         functional.noisy_activation(torch.zeros(1), torch.relu, Gamma(2.0, 1.0), training=False)
 
 

@@ -28,7 +28,7 @@ def test_scripted_code_is_refused_in_one_sentence(how: str, path: str) -> None:
     scripted = _scripted(how)
     body = nn.Sequential(scripted if how != "function" else nn.Identity())
     model = Around((lambda self, x: scripted(x)) if how == "function" else None, body)
-    with pytest.raises(MissingRule, match=f"no Normal rule can enter the scripted code at module {path}"):
+    with pytest.raises(MissingRule, match=f"Normal values cannot enter the scripted code at module {path}"):
         model(a_value(5, 6))
 
 

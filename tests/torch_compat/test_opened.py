@@ -48,7 +48,7 @@ def _asks_in_another_way(x: Any) -> Any:
 
 @pytest.mark.parametrize("function", [torch.relu, _asks_in_another_way], ids=["not of Python", "still hands over"])
 def test_a_function_that_cannot_be_opened_is_warned_of_and_refuses(function: Any) -> None:
-    with pytest.warns(UnknownTorchWarning, match="it does not take values") as said:
+    with pytest.warns(UnknownTorchWarning, match="it raises an error for values") as said:
         copy = opened(function)
     assert len(said) == 1
     with pytest.raises(NotImplementedError, match=r"momentprop cannot run '.*' of this version of torch with values"):

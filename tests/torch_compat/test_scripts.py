@@ -23,7 +23,7 @@ def test_scripted_functions_ask_the_type_of_a_value() -> None:
     function = _scripted()
     assert isinstance(function, scripts.SCRIPTED)
     assert float(function(Mean(torch.tensor(3.0))).loc) == float(function(torch.tensor(3.0))) == 6.0
-    with pytest.raises(MissingRule, match="no Normal rule can enter the scripted code"):
+    with pytest.raises(MissingRule, match="Normal values cannot enter the scripted code"):
         function(Normal(torch.tensor(3.0), 1.0))
 
 

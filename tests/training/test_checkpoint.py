@@ -201,7 +201,7 @@ def test_a_checkpoint_of_another_model_or_other_data_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="of another model"):
         _fit(nn.Linear(3, 2), tmp_path / "run", resume=True)
     inputs, targets = _examples()
-    with pytest.raises(CheckpointError, match="its examples are 75, here they are 74"):
+    with pytest.raises(CheckpointError, match="its examples are 75, but here they are 74"):
         fit(_model(), (inputs[:74], targets[:74]), NOISY, out=tmp_path / "run", resume=True, progress=False)
     assert (tmp_path / "run" / FILE).read_bytes() == content
 

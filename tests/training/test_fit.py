@@ -61,7 +61,7 @@ def test_the_evaluation_follows_the_training_by_default(method, evaluation, expe
         ({"samples": 1}, "samples must be at least 2, but is 1"),
         (
             {"amp": True, "dtype": "float64"},
-            "amp computes in half precision and needs dtype 'float32', but dtype is 'float64'",
+            "amp works with dtype 'float32' only, but dtype is 'float64'",
         ),
         ({"ephocs": 3}, "there is no setting 'ephocs': did you mean 'epochs'"),
         ({"zzz": 3}, "there is no setting 'zzz'$"),
@@ -208,7 +208,7 @@ def test_what_cannot_be_trained_is_refused_with_one_sentence(model, examples, me
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
     out = tmp_path / "run"
     settings = Settings(epochs=3, learning_rate=1e30, optimizer="sgd", batch_size=10)
-    with pytest.raises(UserError, match=r"not finite in epoch 1: lower the learning rate from 1e\+30"):
+    with pytest.raises(UserError, match=r"not finite in epoch 1: use a learning rate below 1e\+30"):
         fit(_network(), _blobs(), settings, out=out, progress=False)
     assert json.loads((out / "checkpoint.json").read_text())["epoch"] == 0
 
@@ -271,7 +271,7 @@ def test_the_gaussian_loss_is_the_logarithm_of_the_density():
         (lambda: Regression()(torch.zeros(3, 1), torch.zeros(3, 1)), "a Gaussian likelihood needs a variance"),
         (
             lambda: Regression(1.0)(torch.zeros(3, 1), torch.zeros(3)),
-            r"output has shape \(3, 1\), but the target \(3,\)",
+            r"must have the same shape, but have \(3, 1\) and \(3,\)",
         ),
     ],
 )

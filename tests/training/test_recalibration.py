@@ -106,7 +106,7 @@ def test_a_compiled_model_is_trained_by_current_corrections(uninterrupted, monke
 
 
 def test_another_method_and_a_model_without_noise_are_refused():
-    with pytest.raises(UserError, match="calibrate every needs the method 'ap2', but the method is 'sample'"):
+    with pytest.raises(UserError, match="calibrate every works with the method 'ap2' only, but the method is 'sample'"):
         Settings(method="sample", calibrate_every=1)
     with pytest.raises(UserError, match="training has nothing to calibrate: no operation of the model mixes"):
         _fit(nn.Linear(3, 2), _changed(input_variance=0.0))

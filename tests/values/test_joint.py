@@ -131,9 +131,9 @@ def test_bad_components_are_refused(given: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(("covariance", "message"), [
-    (torch.eye(2), r"of 3 units per item has the shape \(3, 3\) or \(2, 3, 3\), but this has \(2, 2\)"),
-    (torch.tensor([[1.0, 0.5, 0], [0, 1, 0], [0, 0, 1]]), "is symmetric, but this is not"),
-    (torch.diag(torch.tensor([1.0, -0.1, 1.0])), "no negative eigenvalue, but this has -0.1"),
+    (torch.eye(2), r"of 3 units per item must have the shape \(3, 3\) or \(2, 3, 3\), but this one has \(2, 2\)"),
+    (torch.tensor([[1.0, 0.5, 0], [0, 1, 0], [0, 0, 1]]), "must be symmetric, but this one is not"),
+    (torch.diag(torch.tensor([1.0, -0.1, 1.0])), "no negative eigenvalue, but this one has -0.1"),
     (torch.full((3, 3), torch.nan), "covariance must be finite"),
 ])  # fmt: skip
 def test_bad_covariances_are_refused(covariance: torch.Tensor, message: str) -> None:
@@ -146,9 +146,11 @@ def test_types_and_distributions_that_do_not_fit_are_refused() -> None:
         Joint(torch.zeros(3), factors=torch.zeros(1, 3).double())
     with pytest.raises(TypeError, match="must be a tensor or a number, but is a Normal"):
         Joint(torch.zeros(3), Normal(torch.zeros(3), 1.0))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="a Dirichlet does not tell its covariance"):
+    with pytest.raises(
+        TypeError, match=r"cannot take the covariance from a Dirichlet: write `momentprop.Joint.from_covariance"
+    ):
         Joint.from_distribution(Dirichlet(torch.ones(3)))
-    with pytest.raises(ValueError, match=r"the batch shape is \(2, 2\): flatten it"):
+    with pytest.raises(ValueError, match=r"the batch shape is \(2, 2\): give a distribution with one"):
         Joint.from_distribution(MultivariateNormal(torch.zeros(2, 2, 3), torch.eye(3)))
     with pytest.raises(ValueError, match="does not know its input"):
         joint_of(3).cross_covariance()

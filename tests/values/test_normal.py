@@ -59,7 +59,7 @@ def test_a_value_is_refused_in_place_of_a_component():
 def test_a_variance_of_another_shape_is_refused():
     with pytest.raises(ValueError, match=r"variance of shape \(2,\) does not broadcast to loc of shape \(3,\)"):
         Normal(torch.zeros(3), torch.ones(2))
-    with pytest.raises(ValueError, match=r"loc of shape \(5, 3\): a covariance is given as `input_covariance=`"):
+    with pytest.raises(ValueError, match=r"loc of shape \(5, 3\): give a covariance as `input_covariance=`"):
         Normal(torch.zeros(5, 3), torch.eye(3))
     with pytest.raises(ValueError, match=r"variance of shape \(2, 3\) does not broadcast to loc of shape \(3,\)"):
         Normal(torch.zeros(3), torch.ones(2, 3))
@@ -73,7 +73,7 @@ def test_a_variance_of_another_dtype_is_refused():
 
 
 def test_a_variance_on_another_device_is_refused():
-    with pytest.raises(ValueError, match=r"loc is on cpu but variance on meta: write `variance.to\(loc.device\)`"):
+    with pytest.raises(ValueError, match=r"loc is on cpu but variance is on meta: write `variance.to\(loc.device\)`"):
         Normal(torch.zeros(3), torch.ones(3, device="meta"))
 
 
@@ -193,7 +193,7 @@ def _x():
             r"loc must be floating-point, but is torch.int64: write `loc.float\(\)`",
         ),
         (torch.ones(2), torch.ones(2).double(), TypeError, "loc is torch.float32 but variance is torch.float64"),
-        (torch.ones(2), torch.ones(2, device="meta"), ValueError, "loc is on cpu but variance on meta"),
+        (torch.ones(2), torch.ones(2, device="meta"), ValueError, "loc is on cpu but variance is on meta"),
         (_x(), 1.0, TypeError, "loc must be a tensor, but is already a Normal"),
         (torch.ones(2), _x(), TypeError, "variance must be a tensor or a number, but is a Normal"),
     ],
@@ -206,7 +206,7 @@ def test_a_value_is_checked_when_it_is_made(family, loc, variance, error, senten
 def test_missing_elements_are_checked():
     x = torch.ones(2)
     with pytest.raises(
-        TypeError, match=r"mask must be boolean, true where an element is missing, but is torch.float32"
+        TypeError, match=r"mask must be boolean, and true where an element is missing, but is torch.float32"
     ):
         Normal.missing(x, torch.ones(2), 0.0, 1.0)
     with pytest.raises(ValueError, match=r"mask of shape \(3,\) does not broadcast"):
@@ -246,7 +246,7 @@ def test_a_deviation_may_be_given_in_the_place_of_the_variance(family):
         assert_same(family(loc, stddev=stddev), family(loc, variance=0.25))
     with pytest.raises(TypeError, match="variance and stddev were given"):
         family(loc, 0.1, stddev=0.1)
-    with pytest.raises(TypeError, match="has a variance: give `variance=` or `stddev=`"):
+    with pytest.raises(TypeError, match="needs a variance: give `variance=` or `stddev=`"):
         family(loc)
     for stddev in (-0.5, torch.tensor([0.5, -0.5])):
         with pytest.raises(ValueError, match="stddev must be non-negative"):

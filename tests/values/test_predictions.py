@@ -161,7 +161,7 @@ def test_draws_are_kept_while_they_are_few(monkeypatch: pytest.MonkeyPatch) -> N
     first, second = propagate(lambda x: (x, x[:1]), torch.zeros(2), **given)
     assert first.draws.shape == (100, 2)
     assert second.draws is None
-    with pytest.raises(ValueError, match="this Estimate has no draws, because they were many"):
+    with pytest.raises(ValueError, match="this Estimate has no draws, because there were too many to keep"):
         second.probabilities()
     with pytest.raises(ValueError, match="has no draws"):
         copy.deepcopy(first).entropy()
@@ -229,11 +229,15 @@ def test_a_softmax_at_the_end_of_a_model_changes_no_probabilities(covariance: bo
 
 def test_scores_that_sum_to_one_are_taken_for_what_their_variances_allow() -> None:
     loc = torch.tensor([0.2, 0.8])
-    with pytest.warns(UserWarning, match="their variances are too large for these: they are taken as logits"):
+    with pytest.warns(
+        UserWarning, match="their variances are too large for probabilities, so that they are taken as logits"
+    ):
         found = Normal(loc, 1.0).probabilities()
     torch.testing.assert_close(found, Normal(loc - 1, 1.0).probabilities())
     for certain in (Normal(loc, 0.0), Mean(loc)):
-        with pytest.warns(UserWarning, match=r"they are taken as probabilities: if they are not, take `y.loc.softmax"):
+        with pytest.warns(
+            UserWarning, match=r"they are taken as probabilities: if they are logits, write `y.loc.softmax"
+        ):
             assert torch.equal(certain.probabilities(), loc)
     Normal(torch.tensor([1.0, 0.0]), 1.0).probabilities()  # these are scores, without a warning
 
@@ -247,7 +251,7 @@ def test_the_label_of_certain_scores_is_that_of_torch_also_where_probabilities_a
 def test_more_classes_than_matrices_can_hold_are_refused() -> None:
     scores = Normal(torch.zeros(2, 1025), 1.0)
     assert scores.probabilities().shape == (2, 1025)
-    with pytest.raises(ValueError, match="for at most 1024 of them, but there are 1025: use draws"):
+    with pytest.raises(ValueError, match="for at most 1024 classes, but there are 1025: use draws"):
         scores.mutual_information()
 
 

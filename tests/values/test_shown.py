@@ -90,7 +90,7 @@ def test_a_frame_has_a_row_for_each_element() -> None:
     assert list(Mean(LOC).to_dataframe().columns) == ["loc"]
     assert len(Normal(1.0, 0.1).to_dataframe()) == 1
     assert len(Normal(torch.zeros(2, 0), 0.1).to_dataframe()) == 0
-    with pytest.raises(ValueError, match="there are 2 names for the units along the last dimension of"):
+    with pytest.raises(ValueError, match=r"there are 2 names for values of shape .*: give one name for each unit"):
         Normal(LOC, VARIANCE).to_dataframe(["a", "b"])
 
 

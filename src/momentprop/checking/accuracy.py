@@ -20,7 +20,8 @@ def of_module(measured: Measured, samples: int, kind: str, same_as: str | None) 
     truth = measured.truth
     if not truth.loc.isfinite().all():
         raise ValueError(
-            f"some draws at {measured.path!r} are NaN, or infinite where the methods are not: there is no variance"
+            f"some draws at {measured.path!r} are NaN, or infinite where the methods are not, so that they have no "
+            "variance: make the noise smaller, or change that module"
         )
     varying = metrics.varies(truth.stddev, truth.loc, measured.dtype)
     known: Estimate = truth.each(lambda part: part[varying])

@@ -101,7 +101,7 @@ def check(
     if not may_vectorize(model):
         raise ValueError("draws would change the running statistics of batch normalization: call `model.eval()` first")
     if units is not None and units < 1:
-        raise ValueError(f"at least 1 unit of every output must be measured, but units is {units}: None takes all")
+        raise ValueError(f"units must be at least 1, or None to measure all of them, but is {units}")
     refuse_unknown(model, kwargs, check)
     args, kwargs = with_values(args, kwargs)  # type: ignore[assignment]
     said = {"input_variance": input_variance, "input_std": input_std, "input_covariance": input_covariance}
@@ -115,7 +115,7 @@ def check(
     noise = {"input_variance": input_variance, "dropout": dropout, "fallback": fallback}
     run = Run(model, args, kwargs, seed=seed, **noise)
     if run.batch_size == 0:
-        raise ValueError("the batch is empty: a check takes at least one input")
+        raise ValueError("the batch is empty: a check needs at least one input")
     mine, shown, start = ranks.share(run, show)
     chosen = wide_outputs.chosen(mine, named)
     found = ranks.gathered(measure(mine, chosen.methods, samples, units, classes, shown), start)
@@ -165,7 +165,9 @@ def _modules(found: Measurement, run: Run, samples: int) -> dict[str, ModuleAccu
     if found.correlations is not None:
         modules[found.end] = accuracy.with_correlations(modules[found.end], found.correlations, samples)
     if all(module.zero == module.units for module in modules.values()):
-        raise ValueError("nothing in the model is random: give an `input_variance`, or let `dropout=True` act")
+        raise ValueError(
+            "nothing in the model is random: give an `input_variance`, or turn on its dropout (`dropout=True`)"
+        )
     return modules
 
 

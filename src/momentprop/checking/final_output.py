@@ -101,7 +101,8 @@ class FinalOutput:
         chosen = rows.flatten(1)[:, self.index]
         if not chosen.isfinite().all():
             raise ValueError(
-                "some draws of the output are NaN, or infinite where its mean is not: there is no variance"
+                "some draws of the output are NaN, or infinite where its mean is not, so that they have no variance: "
+                "make the noise smaller, or change the model"
             )
         self.moments.add(chosen)
         self.histogram.add(chosen)

@@ -148,7 +148,7 @@ def _classes(report: Results) -> Markup:
     ]
     note = (
         "The probability of each class, averaged over the draws (bars) and by each method (marks). If the outputs are "
-        "not scores of classes, say `classes=None`."
+        "not scores of classes, write `classes=None`."
     )
     key = legend(report.methods, drawn="Monte Carlo")
     return section("Class probabilities", note, key, element("div", *shown, class_="pair"))
@@ -162,8 +162,8 @@ def _cost(report: Results) -> Markup:
     charted = [figure(charts.cost(report), text)]
     if any(report.at_output(name).coverage for name in report.methods):
         text = (
-            "The share of draws of the output inside intervals of a nominal probability. On the line is right, below "
-            "it the method is overconfident. Shaded: noise."
+            "The share of draws of the output inside intervals of a nominal probability. A method on the line is "
+            "right; below it, it is overconfident. Shaded: noise."
         )
         charted.append(figure(charts.reliability(report), text))
     return section("Price and reliability", "", legend(report.methods), element("div", *charted, class_="pair"))

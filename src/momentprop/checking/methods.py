@@ -93,7 +93,7 @@ def _known(name: str) -> Compared:
         return _with_probes(int(count or FEW_PROBES))
     if name not in _BY_NAME:
         known = ", ".join(map(repr, (*_BY_NAME, PROBES)))
-        raise ValueError(f"unknown method {name!r}: choose from {known}, or give a name and options of propagate")
+        raise ValueError(f"unknown method {name!r}: choose from {known}, or give a name with options, as a pair")
     return _BY_NAME[name]
 
 

@@ -34,7 +34,7 @@ def leaves(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
 def name_of_the_end(outputs: Mapping[str, Any]) -> str:
     """The name of the final output: the logits, or the first one."""
     if not outputs:
-        raise ValueError("the output of the model has no floating-point tensor to check")
+        raise ValueError("the output of the model has no floating-point tensor to check: return one")
     end = next((name for name in outputs if name.endswith(".logits")), next(iter(outputs)))
     if outputs[end].numel() == 0:
         raise ValueError(f"{end!r} of the model has no elements to check: its shape is {tuple(outputs[end].shape)}")

@@ -73,6 +73,6 @@ def _of_one_input(run: Run, output: Sequence[int]) -> list[str]:
 
 def _left_out(title: str, units: int) -> str:
     return (
-        f"{title} is left out: the final output has {units:,} units for each input, and the covariance of more than "
-        f"{LIMIT} is computed for chosen ones only, by `propagate(..., covariance=True, outputs=...)`."
+        f"{title} is left out: the final output has {units:,} units for each input, but a covariance is computed for "
+        f"at most {LIMIT}. Choose units with `propagate(..., covariance=True, outputs=...)`."
     )

@@ -28,8 +28,8 @@ def check(
     data: Annotated[Path, typer.Option(metavar="FILE", help="The inputs: a .npy file, or a tensor in a .pt file.")],
     weights: Annotated[Path | None, typer.Option(metavar="FILE", help="The weights: .safetensors or .pt.")] = None,
     variance: Annotated[float | None, typer.Option(min=0.0, help="The variance of every input.")] = None,
-    std: Annotated[float | None, typer.Option(min=0.0, help="The standard deviation instead.")] = None,
-    dropout: Annotated[bool, typer.Option("--dropout", help="Let the network's dropout act.")] = False,
+    std: Annotated[float | None, typer.Option(min=0.0, help="Their standard deviation instead.")] = None,
+    dropout: Annotated[bool, typer.Option("--dropout", help="Turn the network's dropout on.")] = False,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -39,7 +39,7 @@ def check(
     ] = None,
     calibration: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also compare calibrated AP2: a file that Calibration.save wrote."),
+        typer.Option(metavar="FILE", help="Also compare calibrated AP2, with this file that Calibration.save wrote."),
     ] = None,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Calibrate AP2 with every other input, and check it on the rest.")
@@ -55,9 +55,9 @@ def check(
     inputs: Annotated[int | None, typer.Option(min=1, help="Use only the first N inputs.")] = None,
     class_names: Annotated[str | None, typer.Option(metavar="NAMES", help="Class names, separated by commas.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a web page.")] = None,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all numbers.")] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all numbers as JSON.")] = None,
 ) -> None:
-    """Compare AP1, AP2 and AP2 with correlations with Monte Carlo at every layer of a network, and report the errors.
+    """Measure the errors of AP1, AP2 and AP2 with correlations at every layer of a network, against Monte Carlo.
 
     Prints tables, and writes a report for the browser. MODULE may lie in the current folder. FACTORY is called without
     arguments and returns an `nn.Module`, which is put into evaluation mode.
@@ -100,7 +100,7 @@ def _methods(names: str | None, covariance: bool, probes: int | None) -> list[st
 def _calibrated(model: nn.Module, x: Tensor, file: Path | None, **noise: Any) -> tuple[momentprop.Calibration, Tensor]:
     """Return a calibration to every other input, and the rest of the inputs."""
     if file is not None:
-        raise UserError("a calibration was given: leave out `--calibrate`, or `--calibration`")
+        raise UserError("both `--calibration` and `--calibrate` were given: give only one of them")
     if len(x) < 2:
         raise UserError("`--calibrate` needs at least two inputs: one to fit to, and another one to check with")
     return momentprop.calibrate(model, x[1::2], **noise), x[::2]
@@ -128,7 +128,7 @@ def _made(factory: str) -> nn.Module:
     finally:
         sys.path.remove(str(Path.cwd()))
     if not hasattr(module, name):
-        raise UserError(f"the module {module_name!r} has no {name!r}")
+        raise UserError(f"the module {module_name!r} has no {name!r}: name a function in it that returns the network")
     made = _try(getattr(module, name), f"{factory}() failed")
     if not isinstance(made, nn.Module):
         raise UserError(f"{factory}() returns a {type(made).__name__}, but must return an nn.Module")
@@ -146,7 +146,8 @@ def _loaded(model: nn.Module, weights: Path | None) -> nn.Module:
 def _inputs(path: Path) -> Tensor:
     x = _read(path, {".npy": _numpy, ".pt": _torch, ".pth": _torch})
     if not isinstance(x, Tensor) or not x.ndim:
-        raise UserError(f"{path} must hold a tensor with the inputs along its first dimension")
+        kind = f"a {type(x).__name__}" if not isinstance(x, Tensor) else "a single number"
+        raise UserError(f"{path} must hold a tensor with the inputs along its first dimension, but holds {kind}")
     return x.float() if x.dtype == torch.float64 else x
 
 

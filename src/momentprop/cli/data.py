@@ -13,7 +13,7 @@ _Root = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="The folder of all data sets. [default: $MOMENTPROP_DATA, or momentprop in the platform's cache folder]",
+        help="The folder for all data sets. [default: $MOMENTPROP_DATA, or momentprop in the platform's cache folder]",
         show_default=False,
     ),
 ]

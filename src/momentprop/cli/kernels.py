@@ -45,7 +45,7 @@ def build(
     a leaky ReLU, are built when first used.
     """
     if double and device == "cuda":
-        raise UserError("kernels are built for float32 only where they run on a GPU: leave out `--float64`")
+        raise UserError("kernels for a GPU are built for float32 only: leave out `--float64`")
     dtypes = (torch.float32, torch.float64) if double else (torch.float32,)
     try:
         with _progress() as progress:
@@ -53,9 +53,9 @@ def build(
     except built_kernels.BuildError as error:
         print(f"momentprop: {error}", file=sys.stderr)
         raise typer.Exit(1) from error
-    print(f"{_counted(done.built)} built in {done.seconds:.0f} s, {done.found} there already: {_content()}")
+    print(f"{_counted(done.built)} built in {done.seconds:.0f} s, {done.found} were there already: {_content()}")
     if done.formulas:
-        print(f"{_counted(len(done.formulas))} not built; formulas run instead, because of:")
+        print(f"{_counted(len(done.formulas))} not built; formulas run instead, for these reasons:")
         width = max(map(len, done.formulas))
         for name, reason in done.formulas.items():
             print(f"  {name:{width}}  {reason}")

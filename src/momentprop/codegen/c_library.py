@@ -30,7 +30,7 @@ if platform.machine().lower() in ("x86_64", "amd64"):
 _FEW = 1 << 13  # elements below which one thread is faster than several
 Call = Callable[..., list[Tensor]]
 
-INSTALL = "install gcc, as by `apt install gcc`, or name a compiler in the environment variable CC"
+INSTALL = "install gcc, for example with `apt install gcc`, or name a compiler in the environment variable CC"
 """What to do on a machine without a compiler."""
 
 

@@ -103,7 +103,7 @@ class _Recorder(DispatchMode):  # type: ignore[misc, unused-ignore]
         """Return the number of a tensor."""
         found = self.numbers.get(id(tensor))
         if found is None:
-            raise Unprintable("a tensor of unknown content")
+            raise Unprintable("its formula uses a tensor of unknown content")
         return found
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -111,7 +111,7 @@ class _Recorder(DispatchMode):  # type: ignore[misc, unused-ignore]
         kwargs = kwargs or {}
         name = function.overloadpacket.__name__
         if name == "_local_scalar_dense":
-            raise Unprintable("a look at the data")
+            raise Unprintable("its formula looks at the data")
         result = function(*args, **kwargs)
         if not isinstance(result, Tensor):
             raise Unprintable(name)

@@ -31,7 +31,7 @@ def run(command: Sequence[str]) -> None:
     """Run a compiler to its end, or raise a `CompilerError`."""
     with _STATE.lock:
         if _STATE.closed:
-            raise CompilerError("this process ends")
+            raise CompilerError("the process is ending")
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -45,13 +45,13 @@ def run(command: Sequence[str]) -> None:
     try:
         _, said = process.communicate(timeout=LONGEST)
     except subprocess.TimeoutExpired:
-        raise CompilerError(f"`{command[0]}` has not ended after {LONGEST:.0f} seconds") from None
+        raise CompilerError(f"`{command[0]}` did not finish within {LONGEST:.0f} seconds") from None
     finally:
         _STATE.running.discard(process)
         _end(process)
     if process.returncode:
         lines = [line for line in said.splitlines() if line.strip()]
-        reason = next((line for line in lines if "error" in line), lines[0] if lines else "it says nothing")
+        reason = next((line for line in lines if "error" in line), lines[0] if lines else "without a message")
         raise CompilerError(f"`{command[0]}` ended with status {process.returncode}: {reason.strip()}")
 
 

@@ -148,7 +148,7 @@ def _prepared(slot: Slot, wanted: Functions, first: Tensor, row: int | None) -> 
     """Return whether a kernel is on disk, and a function that fills its slot."""
     prepare = c_library.prepared if first.is_cpu else triton_launch.prepared if first.is_cuda else None
     if prepare is None:
-        raise Unprintable(f"no way to build for {first.device.type}")
+        raise Unprintable(f"kernels cannot be built for {first.device.type!r}")
     formulas = [
         record(function, given, first.dtype, row) for function, given in zip(wanted[:2], wanted.inputs, strict=True)
     ]
@@ -202,9 +202,9 @@ def noting() -> Iterator[list[Slot]]:
 
 
 _FIRST_USE = (
-    "kernels are being built in the background and kept in %s; until then results come more slowly. "
-    "`momentprop kernels build` builds all ahead of time, MOMENTPROP_KERNELS=eager none, and "
-    '`logging.getLogger("momentprop").setLevel("ERROR")` silences this'
+    "kernels are being built in the background and kept in %s; until they are ready, calls are slower. "
+    "`momentprop kernels build` builds all of them ahead of time, MOMENTPROP_KERNELS=eager builds none, and "
+    '`logging.getLogger("momentprop").setLevel("ERROR")` hides this message'
 )
 _WAITING = "kernels are being built and kept in %s, so that the first calls on this machine take some seconds"
 _FAILURE = "a kernel could not be built, and its formula runs instead, more slowly: %s"

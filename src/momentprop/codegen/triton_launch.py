@@ -36,7 +36,7 @@ def prepared(formulas: Sequence[Formula], device: torch.device) -> tuple[bool, C
     if not has_triton():
         raise Unprintable("Triton was not found")
     if any(formula.dtype is not torch.float32 or _has_doubles(formula) for formula in formulas):
-        raise Unprintable("only float32 is printed for GPUs")
+        raise Unprintable("kernels for GPUs exist for float32 only")
     if any(formula.row is not None and formula.row > _LONGEST_ROW for formula in formulas):
         raise Unprintable("the rows are too long")
     source = HEADER + "".join(function_in_triton(f"f{k}", formula) for k, formula in enumerate(formulas))

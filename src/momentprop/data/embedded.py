@@ -67,7 +67,7 @@ def parse_idx(content: bytes) -> torch.Tensor:
     tensor([7, 9], dtype=torch.uint8)
     """
     if len(content) < 4 or content[:3] != bytes([0, 0, _UNSIGNED_BYTE]) or len(content) < 4 + 4 * content[3]:
-        raise ValueError(f"an idx file of unsigned bytes has another header than {content[:8]!r}")
+        raise ValueError(f"this is not an idx file of unsigned bytes: its header is {content[:8]!r}")
     ndim = content[3]
     shape = struct.unpack_from(f">{ndim}I", content, 4)
     # A bytearray, because torch.frombuffer warns about read-only memory.

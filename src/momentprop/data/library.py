@@ -143,7 +143,7 @@ def _verify(wanted: Recipe, splits: dict[str, Arrays]) -> None:
     for split, expected in wanted.checksums.items():
         found = store.checksum(splits[split])
         if found != expected:
-            raise SourceError(f"its {split} images and labels are not the known ones, their SHA-256 is {found}")
+            raise SourceError(f"its {split} images and labels are not the known ones: their SHA-256 is {found}")
 
 
 def _advice(name: str, wanted: Recipe, place: Path, tried: list[str]) -> str:

@@ -127,7 +127,7 @@ def _members(archive: Path, members: Mapping[str, str]) -> dict[str, bytes]:
 def _only(folder: Path, pattern: str) -> Path:
     found = list(folder.glob(pattern))
     if len(found) != 1:
-        raise SourceError(f"the client left {len(found)} files {pattern} instead of one")
+        raise SourceError(f"it fetched {len(found)} files {pattern} instead of one")
     return found[0]
 
 

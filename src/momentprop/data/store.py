@@ -106,7 +106,7 @@ def locked(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "a+b") as file:
         if not _try_lock(file.fileno()):
-            print(f"waiting for another process that works in {folder}", file=sys.stderr, flush=True)
+            print(f"waiting for another process, which is using {folder}", file=sys.stderr, flush=True)
             while not _try_lock(file.fileno()):
                 time.sleep(0.1)
         yield  # closing the file unlocks it

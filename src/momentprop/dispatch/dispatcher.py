@@ -143,8 +143,8 @@ def _into_plain(
     op: str,
 ) -> RuntimeError:  # not a TypeError: on that, Python tries `tensor + value` and rebinds the name
     return RuntimeError(
-        f"in-place {op!r} at {where()} would write a random value into a plain tensor; use the out-of-place operation, "
-        "make the tensor a value first, or run the model by `momentprop.propagate`, not compiled"
+        f"in-place {op!r} at {where()} would write a random value into a plain tensor: use the out-of-place operation, "
+        "make the tensor a value first, or run the model with `momentprop.propagate` and without `torch.compile`"
     )
 
 
@@ -163,8 +163,8 @@ def _type_of(name: str, values: Sequence[Operand]) -> type[Operand]:
 
 def _different(op: str, one: type[Operand], other: type[Operand]) -> TypeError:
     return TypeError(
-        f"{op!r} was given a {one.__name__} and a {other.__name__} at {where()}; "
-        "the values of one operation must be of one type"
+        f"{op!r} was given a {one.__name__} and a {other.__name__} at {where()}: "
+        "the values of one operation must be of one type, so convert one, or run the model with `method='ap2'`"
     )
 
 
@@ -285,7 +285,7 @@ def _write_back(call: Call, found: tuple[Callable[..., Any], bool], context: Con
         call = call.of(*(copy if value is target else value for value in call.values))
     result = _run(call, found, context)
     if not isinstance(result, Operand):
-        raise RuntimeError(f"in-place {call.op!r} at {where()}: its result is not a random value")
+        raise RuntimeError(f"in-place {call.op!r} at {where()} gives no random value: use the out-of-place operation")
     own, new = target.parts, result.parts
     if own[0].shape != new[0].shape:
         shapes = f"a result of shape {tuple(new[0].shape)} does not fit a value of {tuple(own[0].shape)}"

@@ -105,7 +105,7 @@ class Operation:
 
     def plain(self, *args: Any, **kwargs: Any) -> Any:
         """Apply torch's own function."""
-        raise MissingRule(f"the plain function of {self.name!r} is not known at {where()}")
+        raise MissingRule(f"momentprop does not know the plain function of {self.name!r}, which it needs at {where()}")
 
     def dims(self, call: Call) -> list[int] | None:
         """Return the dimensions that a call acts along, counted from the first, or None if the table cannot tell."""
@@ -261,7 +261,7 @@ class Elementwise(Operation):
                 key = (self.name, on, *call.args[1:], *call.kwargs.items())
                 return self.kept.get(key) or self._made(on, call, key)
         names = ", ".join(on.__name__ for on in order)
-        raise MissingRule(f"no kernel of {self.name!r} for {names} at {where()}")
+        raise MissingRule(f"no kernel of {self.name!r} for {names} at {where()}: add a rule with `@momentprop.rule`")
 
     def _made(self, on: type[Operand], call: Call, key: Hashable) -> "Transform":
         """Make a function, and keep it if all arguments but the value are numbers."""

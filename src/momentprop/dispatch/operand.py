@@ -84,19 +84,19 @@ class Operand:
         """Handle an operation without a rule for this type of value: say so, and what to do about it."""
         if isinstance(function, SCRIPTED):
             raise MissingRule(
-                f"no {cls.__name__} rule can enter the scripted code at {where()}; "
+                f"{cls.__name__} values cannot enter the scripted code at {where()}: "
                 "use the module or function as it was before `torch.jit`"
             )
         if function.__name__.strip("_") in _COMPARISONS:
             raise MissingRule(
                 f"the outcome of {function.__name__!r} on a random {cls.__name__} at {where()} is random, so that it "
-                "can choose neither a branch nor elements; `torch.heaviside` gives its probability"
+                "can choose neither a branch nor elements: `torch.heaviside` gives its probability"
             )
         if function.__name__ in CONVERSIONS:
             raise MissingRule(f"{function.__name__!r} at {where()}: {cls.is_not_a_number(function.__name__)}")
         on = f"momentprop.{cls.__name__}" if cls.__module__.startswith("momentprop.") else cls.__name__
         raise MissingRule(
-            f"no {cls.__name__} rule for {function.__name__!r} at {where()}; "
+            f"no {cls.__name__} rule for {function.__name__!r} at {where()}: "
             f"add one with `@momentprop.rule({function.__name__!r}, on={on})`{cls.remedy}"
         )
 
@@ -105,7 +105,7 @@ class Operand:
         """Say which component to convert instead of the value."""
         conversion = "detach().numpy" if conversion == "numpy" else conversion  # the weights may require gradients
         return (
-            f"an element of the {cls.__name__} has a mean and a variance: write `value.loc.{conversion}()` for the "
+            f"an element of the {cls.__name__} has a mean and a variance, so write `value.loc.{conversion}()` for the "
             f"mean, or `value.variance.{conversion}()` for the variance"
         )
 

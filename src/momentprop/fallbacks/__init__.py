@@ -36,7 +36,7 @@ def quadrature(
     """
     if torch.compiler.is_compiling():
         raise MissingRule(
-            "quadrature cannot check while compiling whether an operation is elementwise: register a rule for it"
+            "inside `torch.compile`, quadrature cannot check whether an operation is elementwise: add a rule for it"
         )
     plain = Plain(kind, function, args, kwargs)
     _refuse_draws(plain, "quadrature")
@@ -66,7 +66,7 @@ def monte_carlo(
         if len({tuple(tensor.shape for tensor in drawn) for drawn in singly}) > 1:
             raise MissingRule(
                 f"{function.__name__!r} at {where()} has no rule, and the shape of its result is random, so that it "
-                "has no mean: use other operations, which keep the shape"
+                "has no mean: use operations whose result always has the same shape"
             ) from None
         draws = [torch.stack(together) for together in zip(*singly, strict=True)]
 

@@ -63,7 +63,10 @@ class Plain:
         if self.in_place:
             target, made = self.values[0], moments(0)
             if target.memory:
-                raise MissingRule(f"{self.function.__name__!r} at {where()} has no rule and would write to a view")
+                raise MissingRule(
+                    f"{self.function.__name__!r} at {where()} has no rule and would write to a view: use the "
+                    "out-of-place operation"
+                )
             target.loc, target.variance = made.loc, made.variance
             target.origin = target.elements = None  # type: ignore[misc]
             return target

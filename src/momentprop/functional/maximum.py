@@ -34,7 +34,10 @@ def maxout(input: Any, pieces: int, dim: int = 1, method: Method | None = None) 
     """
     channels = input.shape[dim]
     if channels % pieces:
-        raise ValueError(f"{channels} channels along dimension {dim} do not divide into groups of {pieces}")
+        raise ValueError(
+            f"{channels} channels along dimension {dim} do not divide into groups of {pieces}: choose a number of "
+            f"pieces that divides {channels}"
+        )
     position = dim % input.ndim
     return maximum_of(input.unflatten(position, (channels // pieces, pieces)), position + 1, method)
 

@@ -60,7 +60,7 @@ def stochastic_depth(input: Tensor, p: float, mode: Literal["row", "batch"] = "r
 def require_depth(p: float, mode: str) -> None:
     """Refuse a probability or mode that stochastic depth does not allow."""
     if not 0 <= p <= 1:
-        raise ValueError(f"a probability lies between 0 and 1, but p is {p}")
+        raise ValueError(f"a probability must lie between 0 and 1, but p is {p}")
     if mode not in ("row", "batch"):
         raise ValueError(f"unknown mode {mode!r}: choose 'row' or 'batch'")
 

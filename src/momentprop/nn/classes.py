@@ -86,12 +86,11 @@ def _require_linear(layer: nn.Module) -> None:
     if isinstance(layer, nn.Linear):
         return
     if not isinstance(layer, _CONVOLUTIONS):
-        raise TypeError(f"a softmax absorbs an `nn.Linear` or a 1x1 convolution, but this is a {type(layer).__name__}")
+        raise TypeError(f"`linear` must be an `nn.Linear` or a 1x1 convolution, but is a {type(layer).__name__}")
     plain = all(size == 1 for size in (*layer.kernel_size, *layer.stride, layer.groups))
     if not plain or (layer.padding not in ("valid", "same") and any(layer.padding)):
         raise ValueError(
-            "a softmax absorbs only convolutions of kernel size 1, stride 1, one group and no padding, "
-            f"but this is {layer}"
+            f"`linear` must be a convolution of kernel size 1, stride 1, one group and no padding, but is {layer}"
         )
 
 

@@ -107,7 +107,7 @@ class MultiplicativeNoise(Noisy):
         super().__init__(noise)
         self.normalized = normalized
         if normalized and bool((self.noise.mean == 0).any()):
-            raise ValueError("noise of mean zero cannot be normalized to mean one")
+            raise ValueError("noise of mean zero cannot be normalized to mean one: leave out `normalized=True`")
 
     @classmethod
     def dropout(cls, p: float) -> Self:
@@ -183,7 +183,7 @@ class NoisyActivation(Noisy):
         super().__init__(noise)
         if not callable(function):
             raise TypeError(
-                f"the function of a noisy activation must be callable, but this is a {type(function).__name__}"
+                f"a noisy activation needs a function, such as `torch.relu`, but got a {type(function).__name__}"
             )
         self.function = function
 

@@ -135,7 +135,9 @@ def _asked(noise: Distribution, method: str, what: str, argument: Tensor) -> Ten
     try:
         answer: Tensor = getattr(noise, method)(argument)
     except NotImplementedError:
-        raise ValueError(f"this needs a noise with a {what}, but {type(noise).__name__} has no `{method}`") from None
+        raise ValueError(
+            f"the noise must have a {what}, but {type(noise).__name__} has no `{method}`: choose another noise"
+        ) from None
     return answer
 
 

@@ -46,7 +46,7 @@ def _warning_of_values(
             _warned.add(self.module)
             warnings.warn(
                 f"the backward hooks of {where()} see no gradients of a {type(value).__name__}: torch attaches them to "
-                "tensors only; hook its components, as by `value.loc.register_hook` in a forward hook",
+                "tensors only. Hook its components, for example with `value.loc.register_hook` in a forward hook",
                 stacklevel=2,
             )
         return setup(self, args)

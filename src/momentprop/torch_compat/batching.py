@@ -25,7 +25,7 @@ class RefuseWrong(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(function, "__name__", "")
         if name in _WRONG and _WRONG[name]({**dict(enumerate(args)), **kwargs}):
-            raise NotImplementedError(f"`vmap` of {name!r} is wrong for these arguments")
+            raise NotImplementedError(f"torch's `vmap` gives wrong results for {name!r} with these arguments")
         return function(*args, **kwargs)
 
 

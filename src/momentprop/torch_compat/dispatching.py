@@ -9,7 +9,7 @@ from momentprop.torch_compat.guard import known
 _Mode: Any = known(
     "torch.utils._python_dispatch.TorchDispatchMode",
     otherwise=object,
-    loses="kernels are not built, and run more slowly",
+    loses="kernels are not built, and formulas run instead, more slowly",
 )
 
 

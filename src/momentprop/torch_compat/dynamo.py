@@ -25,7 +25,7 @@ from momentprop.torch_compat.guard import known, patched
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LOSES = (
-    "compiled, write `torch.matmul(value, tensor)` for `value @ tensor`, `value = value + tensor` for "
+    "in compiled code, write `torch.matmul(value, tensor)` for `value @ tensor`, `value = value + tensor` for "
     "`value += tensor`, and lists of values for tuples"
 )
 _METHODS = {
@@ -49,7 +49,7 @@ def install(kind: type[Any]) -> None:
 _callback = known(
     "torch._C._dynamo.eval_frame.get_eval_frame_callback",
     otherwise=lambda: None,
-    loses="inside a compiled function, correlations are followed where that fails with an error of dynamo",
+    loses="following correlations inside a compiled function fails with an error of dynamo, not of momentprop",
 )
 
 

@@ -13,7 +13,7 @@ from momentprop.torch_compat.guard import known
 _is_tracing: Any = known(  # the public function checks more, and every operation of a network calls this
     "torch._C._is_tracing",
     otherwise=torch.jit.is_tracing,  # type: ignore[attr-defined]
-    loses="nothing but time",
+    loses="every operation takes a little longer",
 )
 _HAS_FLAG = hasattr(torch.compiler, "_is_exporting_flag")
 

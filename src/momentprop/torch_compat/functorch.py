@@ -35,7 +35,7 @@ _functorch = known(
     "torch._C._functorch",
     otherwise=None,
     parts=("get_interpreter_stack", "TransformType"),
-    loses="forward-mode over forward-mode derivatives are wrong, where they were refused",
+    loses="forward-mode derivatives of forward-mode derivatives are wrong instead of refused",
 )
 _has_level = known(
     "torch.autograd.forward_ad._current_level", otherwise=None, loses="inference is slower, as if under forward mode"

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from momentprop.torch_compat.guard import known
 
 T = TypeVar("T")
-_LOSES = "operations do not find the `propagate` call they run in, nor its fallback, its calibration and its noise"
+_LOSES = "operations do not find the `propagate` call they run in, or its fallback, calibration and noise"
 
 
 def _nothing(*_: Any) -> int:
@@ -32,7 +32,7 @@ _SEEN = known("torch._C._TorchFunctionState.ENABLED", otherwise=None, loses=_UNL
 bare = known(
     "torch._C.DisableTorchFunction",
     otherwise=contextlib.nullcontext,
-    loses="a fallback that draws random numbers warns of them",
+    loses="a fallback that draws random numbers warns about them",
 )
 """A context where operations act as on plain tensors, unseen by modes and values."""
 

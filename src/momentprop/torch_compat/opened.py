@@ -17,7 +17,7 @@ def opened(function: Callable[..., Any]) -> Callable[..., Any]:
     """Copy a Python function of torch so that it runs its body with values instead of passing them on."""
     copy = _copied(function) if isinstance(function, types.FunctionType) else function
     if copy is function or _hands_over(copy):
-        warn(f"torch.nn.functional.{function.__name__}", "it does not take values")
+        warn(f"torch.nn.functional.{function.__name__}", "it raises an error for values")
         return _closed(function.__name__)
     return copy
 
@@ -65,6 +65,8 @@ def _hands_over(copy: Callable[..., Any]) -> bool:
 
 def _closed(name: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(f"momentprop cannot run {name!r} of this version of torch with values")
+        raise NotImplementedError(
+            f"momentprop cannot run {name!r} of this version of torch with values: write it with other operations"
+        )
 
     return refuse

@@ -17,12 +17,12 @@ def install(kind: type[Any]) -> None:
     patched(
         "torch.nn.utils._named_member_accessor.swap_tensor",
         lambda: _let_values_be_swapped(kind),
-        loses="`torch.func.functional_call` takes no values: write `momentprop.with_weights`",
+        loses="`torch.func.functional_call` takes no values: use `momentprop.with_weights` instead",
     )
     patched(
         "torch.typename",
         lambda: _name_values(kind),
-        loses="an assignment of a value does not tell what to write instead",
+        loses="the error for assigning a value to a parameter does not say what to write instead",
     )
 
 

@@ -106,7 +106,8 @@ def as_device(name: str, local_rank: int = 0) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise UserError(f"device {name!r} cannot be used, so choose another, such as 'cpu': {reason}") from error
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device

@@ -44,4 +44,4 @@ def require_states(found: Mapping[str, Tensor]) -> None:
         for state in found["cpu"]:
             torch.Generator().set_state(state.clone())
     except (RuntimeError, TypeError) as error:
-        raise ContentError("its states of generators are not valid") from error
+        raise ContentError("the states of its generators are not valid") from error

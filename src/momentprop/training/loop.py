@@ -64,7 +64,7 @@ class Trainer:
         self.validation = None if validation is None else as_training(validation).to(ranks.device)
         self.graphed = settings.graph and ranks.device.type == "cuda"
         if self.graphed and ranks.world > 1:
-            raise UserError("graph is for a single process: leave it out")
+            raise UserError("graph works in a single process only: leave it out")
         if self.graphed and isinstance(examples, Loader):
             raise UserError("graph needs examples that are kept on the device, not a loader: leave it out")
         self.graphed_step: GraphedStep | None = None
@@ -168,8 +168,8 @@ class Trainer:
         if all(math.isfinite(average) for average in averages):
             return averages
         raise UserError(
-            f"the training loss is not finite in epoch {self.position.epoch + 1}: lower the learning rate "
-            f"from {self.settings.learning_rate}"
+            f"the training loss is not finite in epoch {self.position.epoch + 1}: use a learning rate below "
+            f"{self.settings.learning_rate}"
         )
 
     def _end_of_epoch(self, rate: float, averages: Sequence[float], seconds: float) -> Row:

@@ -113,7 +113,9 @@ class Regression:
         """Return the figures of every example, of shape (2, batch)."""
         mean, variance = output if isinstance(output, tuple | list) else (output, 0.0)
         if mean.shape != target.shape:
-            raise UserError(f"the output has shape {tuple(mean.shape)}, but the target {tuple(target.shape)}")
+            raise UserError(
+                f"output and target must have the same shape, but have {tuple(mean.shape)} and {tuple(target.shape)}"
+            )
         loss = gaussian_nll(mean, target, mean_of(variance) + self.noise)
         error = (mean_of(mean).detach() - target).square()
         return torch.stack([loss.flatten(1).sum(1), error.flatten(1).sum(1)])
@@ -137,6 +139,7 @@ def gaussian_nll(output: Any, target: Tensor, noise: Tensor | float = 0.0) -> Te
     variance = noise if isinstance(noise, Tensor) else torch.full_like(mean_of(output), noise)
     if not is_random(output) and not isinstance(noise, Tensor) and noise <= 0:
         raise UserError(
-            "a Gaussian likelihood needs a variance: train with method 'ap2', predict one, or give the loss a noise"
+            "a Gaussian likelihood needs a variance: train with method 'ap2', let the model predict one, or give the "
+            "loss a noise, as in `Regression(noise=0.1)`"
         )
     return F.gaussian_nll_loss(output, target, variance, full=True, reduction="none")

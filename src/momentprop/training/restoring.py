@@ -18,7 +18,8 @@ def require_same_run(found: Checkpoint, path: Path, model: nn.Module, facts: Map
     for name, value in facts.items():
         if found.state[name] != value:
             raise CheckpointError(
-                f"`{path}` is of another run: its {name} are {found.state[name]}, here they are {value}"
+                f"`{path}` is of another run: its {name} are {found.state[name]}, but here they are {value}. Choose "
+                "another folder"
             )
     require_weights(found.part("model."), path, model)
 
@@ -27,7 +28,10 @@ def require_weights(tensors: Mapping[str, Tensor], path: Path, model: nn.Module)
     """Raise an error if these are not the parameters and buffers of a model, or a parameter is NaN."""
     wanted = model.state_dict()
     if {name: x.shape for name, x in tensors.items()} != {name: x.shape for name, x in wanted.items()}:
-        raise CheckpointError(f"`{path}` is of another model: names or shapes of tensors differ")
+        raise CheckpointError(
+            f"`{path}` is of another model: names or shapes of tensors differ. Make the same model, or choose another "
+            "file"
+        )
     parameters = {name for name, _ in model.named_parameters()}
     for name, tensor in tensors.items():
         if tensor.is_floating_point() != wanted[name].is_floating_point() or tensor.is_complex():

@@ -89,9 +89,9 @@ class Settings:
         if self.seed >= 2**32:
             raise UserError(f"seed must be less than 2 to the power of 32, but is {self.seed}")
         if self.calibrate_every and self.method != "ap2":
-            raise UserError(f"calibrate every needs the method 'ap2', but the method is {self.method!r}")
+            raise UserError(f"calibrate every works with the method 'ap2' only, but the method is {self.method!r}")
         if self.amp and self.dtype != "float32":
-            raise UserError(f"amp computes in half precision and needs dtype 'float32', but dtype is {self.dtype!r}")
+            raise UserError(f"amp works with dtype 'float32' only, but dtype is {self.dtype!r}: leave out one")
 
     @property
     def evaluation(self) -> str:

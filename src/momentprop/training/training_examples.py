@@ -32,7 +32,9 @@ class Pairs:
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.targets):
-            raise UserError(f"there are {len(self.inputs)} inputs, but {len(self.targets)} targets")
+            raise UserError(
+                f"there are {len(self.inputs)} inputs, but {len(self.targets)} targets: give one target for each input"
+            )
 
     def __len__(self) -> int:
         return len(self.inputs)

@@ -58,7 +58,10 @@ class Value(Operand):
     @classmethod
     def certain(cls, tensor: Tensor) -> Any:
         """Return a tensor as a certain value of this type, if the type has one."""
-        raise MissingRule(f"a plain tensor cannot become a {cls.__name__} at {where()}: its `certain` is not defined")
+        raise MissingRule(
+            f"a plain tensor cannot become a {cls.__name__} at {where()}: define `certain`, a class method of "
+            f"{cls.__name__}"
+        )
 
     def each(self, function: Callable[[Tensor], Any]) -> Any:
         """Apply a function that moves or converts elements to every component.
@@ -131,7 +134,10 @@ class Value(Operand):
         return {name: getattr(self, name) for name in self.components}  # a copy keeps neither views nor origins
 
     def __bool__(self) -> NoReturn:
-        raise TypeError(f"control flow on a random {type(self).__name__} at {where()}: it has no single truth value")
+        raise TypeError(
+            f"control flow on a random {type(self).__name__} at {where()}: it has no single truth value, so decide by "
+            "a plain tensor, such as `value.loc`"
+        )
 
     __hash__ = object.__hash__
 
@@ -142,10 +148,10 @@ class Value(Operand):
         return self.ne(other) if isinstance(other, _COMPARABLE) else NotImplemented  # type: ignore[attr-defined]
 
     def __float__(self) -> float:
-        raise TypeError(f"a random {type(self).__name__} as a float at {where()}: {self.is_not_a_number('item')}")
+        raise TypeError(f"a {type(self).__name__} cannot become a float at {where()}: {self.is_not_a_number('item')}")
 
     def __int__(self) -> int:
-        raise TypeError(f"a random {type(self).__name__} as an integer at {where()}: {self.is_not_a_number('item')}")
+        raise TypeError(f"a {type(self).__name__} cannot become an int at {where()}: {self.is_not_a_number('item')}")
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(
@@ -236,7 +242,7 @@ for _name in dir(Tensor):
 def as_tensor(given: Any, name: str) -> Tensor:
     """Return the constructor argument `name` as a floating-point tensor, or raise a clear error."""
     if isinstance(given, Value):
-        raise TypeError(f"{name} must be a tensor, but is already a {type(given).__name__}")
+        raise TypeError(f"{name} must be a tensor, but is already a {type(given).__name__}: give its mean, `.loc`")
     if isinstance(given, Distribution):
         raise TypeError(
             f"{name} must be a tensor, but is a torch {type(given).__name__}: write `from_distribution(distribution)`"

@@ -60,14 +60,14 @@ class Categorical(Predictions, Value):
         if self.scores is None:
             raise ValueError(
                 "this class posterior does not know the random scores that it came from: write "
-                "`scores.mutual_information()`, without `log_softmax`"
+                "`scores.mutual_information()`, before `log_softmax`"
             )
         found: Tensor = self.scores.mutual_information(self._last(dim), points)
         return found
 
     def interval(self, p: float = 0.95) -> NoReturn:
         """Refuse: a class has no interval."""
-        raise TypeError("a class has no interval: `probabilities()` has the probability of each")
+        raise TypeError("a class has no interval: `probabilities()` gives the probability of each class")
 
     def _log_q(self, dim: int) -> Tensor:
         self._last(dim)

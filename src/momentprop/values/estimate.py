@@ -91,8 +91,8 @@ class Estimate(Uncertain):
         if function.__name__ in CONVERSIONS:
             super().without_rule(function, args, kwargs)
         raise MissingRule(
-            f"no {cls.__name__} rule for {function.__name__!r} at {where()}: it is a result, with the mean `.loc` and "
-            "`.variance`. Apply the operation to each draw, as in "
+            f"no {cls.__name__} rule for {function.__name__!r} at {where()}: an {cls.__name__} is a result, with a "
+            "mean `.loc` and a `.variance`. Apply the operation to each draw, as in "
             "`propagate(..., method='sample', outputs=lambda y: ...)`"
         )
 
@@ -110,8 +110,9 @@ class Estimate(Uncertain):
         """Return the logarithms of the class probabilities of each draw, with the classes in the last dimension."""
         if self.draws is None:
             raise ValueError(
-                f"this {type(self).__name__} has no draws, because they were many, or because it was copied or loaded: "
-                "let each draw give its probabilities, as in `propagate(..., outputs=lambda y: y.softmax(-1))`"
+                f"this {type(self).__name__} has no draws, because there were too many to keep, or because it was "
+                "copied or loaded: take the softmax of each draw, as in "
+                "`propagate(..., method='sample', outputs=lambda y: y.softmax(-1))`"
             )
         scores = self.draws.movedim(dim if dim < 0 else dim + 1, -1).to(self.loc.dtype)
         return scores.log() if sum_to_one(scores, -1) else torch.log_softmax(scores, -1)

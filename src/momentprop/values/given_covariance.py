@@ -17,7 +17,9 @@ def items_along(loc: Tensor, batch_dim: Any) -> int | None:
     if batch_dim is None:
         return None
     if not -loc.ndim <= batch_dim < loc.ndim:
-        raise ValueError(f"batch_dim is {batch_dim}, but loc has the shape {tuple(loc.shape)}")
+        raise ValueError(
+            f"batch_dim is {batch_dim}, but loc has the shape {tuple(loc.shape)}: give one of its dimensions, or None"
+        )
     return int(batch_dim % loc.ndim)
 
 
@@ -47,7 +49,7 @@ def as_factors(loc: Tensor, given: Tensor | None, validate_args: bool | None) ->
     _require_alike(loc, factors, "factors")
     if factors.shape[1:] != loc.shape or factors.ndim != loc.ndim + 1:
         shape = ", ".join(["K", *map(str, loc.shape)])
-        raise ValueError(f"factors have the shape ({shape}), but these have {tuple(factors.shape)}")
+        raise ValueError(f"factors must have the shape ({shape}), but these have {tuple(factors.shape)}")
     if may_look_at(factors, validate_args):
         _require_finite(factors, "factors")
     return factors
@@ -62,7 +64,8 @@ def as_matrices(loc: Tensor, given: Tensor, batch_dim: int | None) -> Tensor:
     if covariance.shape not in ((units, units), (items, units, units)):
         wanted = f"({units}, {units})" + ("" if batch_dim is None else f" or ({items}, {units}, {units})")
         raise ValueError(
-            f"the covariance of {units} units per item has the shape {wanted}, but this has {tuple(covariance.shape)}"
+            f"the covariance of {units} units per item must have the shape {wanted}, but this one has "
+            f"{tuple(covariance.shape)}"
         )
     return covariance.expand(items, units, units)
 
@@ -76,10 +79,15 @@ def require_covariance(matrices: Tensor) -> None:
     size = wide.abs().amax((-2, -1))
     slack = 100 * torch.finfo(matrices.dtype).eps * matrices.shape[-1] * size
     if bool(((wide - wide.mT).abs().amax((-2, -1)) > slack).any()):
-        raise ValueError("a covariance is symmetric, but this is not: write `(c + c.mT) / 2` if only rounding is")
+        raise ValueError(
+            "a covariance must be symmetric, but this one is not: write `(c + c.mT) / 2` if this is rounding"
+        )
     lowest = torch.linalg.eigvalsh(wide)[..., 0]
     if bool((lowest < -slack).any()):
-        raise ValueError(f"a covariance has no negative eigenvalue, but this has {float(lowest.min()):.3g}")
+        raise ValueError(
+            f"a covariance must have no negative eigenvalue, but this one has {float(lowest.min()):.3g}: add a small "
+            "multiple of `torch.eye(n)` if this is rounding"
+        )
 
 
 def _require_alike(loc: Tensor, given: Any, name: str) -> None:
@@ -88,7 +96,7 @@ def _require_alike(loc: Tensor, given: Any, name: str) -> None:
     if given.dtype != loc.dtype:
         raise TypeError(f"loc is {loc.dtype} but {name} is {given.dtype}: write `{name}.to(loc.dtype)`")
     if given.device != loc.device:
-        raise ValueError(f"loc is on {loc.device} but {name} on {given.device}: write `{name}.to(loc.device)`")
+        raise ValueError(f"loc is on {loc.device} but {name} is on {given.device}: write `{name}.to(loc.device)`")
 
 
 def _require_finite(tensor: Tensor, name: str) -> None:
@@ -102,9 +110,10 @@ def require_known(distribution: Distribution) -> None:
     if correlated and len(distribution.batch_shape) > 1:
         raise ValueError(
             f"a Joint has its items along one dimension, but the batch shape is {tuple(distribution.batch_shape)}: "
-            "flatten it"
+            "give a distribution with one batch dimension"
         )
     if base.event_shape and not (correlated and base is distribution):
         raise TypeError(
-            f"a {type(base).__name__} does not tell its covariance: give `Joint.from_covariance(mean, covariance)`"
+            f"momentprop cannot take the covariance from a {type(base).__name__}: write "
+            "`momentprop.Joint.from_covariance(mean, covariance)`"
         )

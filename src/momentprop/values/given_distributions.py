@@ -28,7 +28,7 @@ def require_independent(distribution: Distribution, kind: str) -> None:
             else "momentprop.Joint.from_covariance(mean, covariance)"
         )
         raise TypeError(
-            f"the units of a {type(base).__name__} depend on each other, which a {kind} cannot hold: write `{write}`"
+            f"the units of a {type(base).__name__} depend on each other, but those of a {kind} do not: write `{write}`"
         )
 
 

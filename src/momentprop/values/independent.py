@@ -29,8 +29,8 @@ class Independent(Uncertain):
     variance: Tensor
     origin: ClassVar[tuple[Origin, int] | None] = None  # with the number of writes to its memory at that time
     remedy: ClassVar[str] = (
-        ", or let `momentprop.propagate` make its moments by `fallback='quadrature'` (if elementwise), "
-        "`fallback='monte_carlo'` (any), or `fallback='linearize'` (if smooth)"
+        ", or let `momentprop.propagate` compute its moments, with `fallback='quadrature'` (if it is elementwise), "
+        "`fallback='monte_carlo'` (if not), or `fallback='linearize'` (if it is smooth)"
     )
     law: ClassVar[Any] = None  # the distribution given as an argument of a call, to draw from
     number: ClassVar[float | None] = None  # the variance of all units, set where nobody can write to the tensor
@@ -48,7 +48,7 @@ class Independent(Uncertain):
         self.loc = as_tensor(loc, "loc")
         variance = the_variance(variance, stddev, ("variance", "stddev"), validate_args)
         if variance is None:
-            raise TypeError(f"a {type(self).__name__} has a variance: give `variance=` or `stddev=`")
+            raise TypeError(f"a {type(self).__name__} needs a variance: give `variance=` or `stddev=`")
         self.variance = _variance_like(self.loc, variance)
         if may_look_at(self.loc, validate_args):
             _require_moments(self.loc.detach(), self.variance.detach() if isinstance(variance, Tensor) else variance)
@@ -176,7 +176,9 @@ class Independent(Uncertain):
         """
         x = as_tensor(x, "x")
         if mask.dtype != torch.bool:
-            raise TypeError(f"mask must be boolean, true where an element is missing, but is {mask.dtype}")
+            raise TypeError(
+                f"mask must be boolean, and true where an element is missing, but is {mask.dtype}: write `mask.bool()`"
+            )
         mask = _like(x, mask, "mask")
         mean, variance, noise = (
             _like(x, torch.as_tensor(given, dtype=x.dtype, device=x.device), name)
@@ -197,7 +199,7 @@ def _variance_like(loc: Tensor, given: Tensor | float) -> Tensor:
     if given.dtype != loc.dtype:
         raise TypeError(f"loc is {loc.dtype} but variance is {given.dtype}: write `variance.to(loc.dtype)`")
     if given.device != loc.device:
-        raise ValueError(f"loc is on {loc.device} but variance on {given.device}: write `variance.to(loc.device)`")
+        raise ValueError(f"loc is on {loc.device} but variance is on {given.device}: write `variance.to(loc.device)`")
     return given if given.shape == loc.shape else _like(loc, given, "variance")
 
 
@@ -206,7 +208,7 @@ def _like(loc: Tensor, given: Tensor, name: str) -> Tensor:
         return given.expand_as(loc).contiguous()  # views of a value must work on both components
     except RuntimeError:
         square = given.ndim > 1 and given.shape[-1] == given.shape[-2]
-        hint = ": a covariance is given as `input_covariance=`, or by `Joint.from_covariance`" if square else ""
+        hint = ": give a covariance as `input_covariance=`, or to `momentprop.Joint.from_covariance`" if square else ""
         raise ValueError(
             f"{name} of shape {tuple(given.shape)} does not broadcast to loc of shape {tuple(loc.shape)}{hint}"
         ) from None

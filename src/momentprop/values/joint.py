@@ -242,7 +242,7 @@ class Joint(Uncertain):
         """
         if other is None:
             if self._cross is None:
-                raise ValueError("this Joint does not know its input: name the other value, `y.cross_covariance(x)`")
+                raise ValueError("this Joint does not know its input: give the other value, `y.cross_covariance(x)`")
             return self._cross(which)  # type: ignore[no-any-return]
         if other is self:
             return self.covariance
@@ -254,7 +254,9 @@ class Joint(Uncertain):
         """Return the covariance of the units along a dimension, (..., n, n), for every position along the others."""
         dim %= self.ndim
         if dim == self.batch_dim:
-            raise ValueError(f"the items lie along dimension {dim}, and they are independent of each other")
+            raise ValueError(
+                f"the items lie along dimension {dim}, and are independent of each other: give a dimension of the units"
+            )
         if self._matrix is None:
             rows = self.factors.movedim(dim + 1, -1).movedim(0, -2)
             return rows.mT @ rows + torch.diag_embed(self.own.movedim(dim, -1))

@@ -29,7 +29,7 @@ def figure(value: Any, dim: int | None, names: Sequence[str] | None, items: int,
     for k, (axes, panel) in enumerate(zip(drawn.subplots(1, len(panels), squeeze=False)[0], panels, strict=True)):
         labels = list(names) if names is not None else [str(unit) for unit in range(len(panel[0]))]
         if len(labels) < len(panel[0]):
-            raise ValueError(f"there are {len(labels)} names for {len(panel[0])} units")
+            raise ValueError(f"there are {len(labels)} names for {len(panel[0])} units: give one name for each unit")
         (_draw_density if dim is None else _draw_classes)(axes, panel, labels)
         axes.set_title(f"item {k}" if len(panels) > 1 else "", fontsize=10)
     return drawn

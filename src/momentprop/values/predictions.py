@@ -62,8 +62,8 @@ class Predictions:
         """
         if self.loc.shape[dim] > MOST_CLASSES:
             raise ValueError(
-                f"the mutual information takes matrices over the classes, for at most {MOST_CLASSES} of them, but "
-                f"there are {self.loc.shape[dim]}: use draws, as `propagate(..., method='sample')` makes them"
+                f"the mutual information is computed for at most {MOST_CLASSES} classes, but there are "
+                f"{self.loc.shape[dim]}: use draws, with `propagate(..., method='sample')`"
             )
         if self._gives_probabilities(dim):
             raise ValueError(
@@ -132,7 +132,7 @@ def are_probabilities(mean: Tensor, variance: Tensor | None, dim: int) -> bool:
         return False
     if variance is None or not bool((variance > 0).any()):
         warnings.warn(
-            "the class scores sum to one, so that they are taken as probabilities: if they are not, take "
+            "the class scores sum to one, so that they are taken as probabilities: if they are logits, write "
             "`y.loc.softmax(-1)`",
             stacklevel=4,
         )
@@ -143,8 +143,8 @@ def are_probabilities(mean: Tensor, variance: Tensor | None, dim: int) -> bool:
     if bool((mean == 1).any()):
         return False  # no softmax is that sure if its scores vary
     warnings.warn(
-        "the means of the class scores sum to one as probabilities do, but their variances are too large for these: "
-        "they are taken as logits. If the model ends in a softmax, leave it out, or take `y.loc`",
+        "the means of the class scores sum to one, but their variances are too large for probabilities, so that they "
+        "are taken as logits: if the model ends in a softmax, leave it out, or use `y.loc`",
         stacklevel=4,
     )
     return False
@@ -162,5 +162,6 @@ def warn_of_one_score(scores: Tensor, dim: int) -> None:
     """Warn about a single class score."""
     if scores.shape[dim] == 1:
         warnings.warn(
-            "there is one class score, whose softmax is 1: if it is a logit, take `torch.sigmoid(y)`", stacklevel=4
+            "there is only one class score, and its softmax is always 1: if it is a logit, write `torch.sigmoid(y)`",
+            stacklevel=4,
         )

@@ -80,7 +80,10 @@ def frame(columns: dict[str, Tensor], names: Sequence[str] | None) -> Any:
         raise ImportError('data frames need pandas: run `pip install "momentprop[frames]"`') from error
     shape = next(iter(columns.values())).shape
     if names is not None and (not shape or len(names) != shape[-1]):
-        raise ValueError(f"there are {len(names)} names for the units along the last dimension of {tuple(shape)}")
+        raise ValueError(
+            f"there are {len(names)} names for values of shape {tuple(shape)}: give one name for each unit along the "
+            "last dimension"
+        )
     levels: list[Any] = [range(size) for size in shape]
     if names is not None:
         levels[-1] = list(names)

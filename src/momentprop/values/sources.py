@@ -58,8 +58,9 @@ def spread(factors: Tensor, batch_dim: int | None, sources: Sources) -> tuple[Te
     total = sum(segment.number * len(set(segment.items)) for segment in sources)
     if total * factors[:1].numel() > LARGEST:
         raise MemoryError(
-            f"an operation relates the items of a Joint along dimension {batch_dim}, which takes {total} factors of "
-            f"{factors[:1].numel()} elements: take fewer items, or give `batch_dim` the dimension of the items"
+            f"an operation mixes the items of a Joint along dimension {batch_dim}, which needs too much memory, for "
+            f"{total} factors of {factors[:1].numel()} elements: use fewer items, or set `batch_dim` to the dimension "
+            "along which the items lie"
         )
     for event, items, count in sources:
         part, start = factors[start : start + count], start + count

@@ -59,7 +59,7 @@ def _warn_of_spread(method: str, component: str) -> None:
     if torch.compiler.is_compiling() or in_a_model():
         return
     warnings.warn(
-        f"`.{method}()` is how the units differ from each other, itself random; each unit's own noise is "
-        f"`.{component}`. Write `torch.{method}(y)` if you mean the spread over units",
+        f"`.{method}()` measures how the units differ from each other, which is itself random. The noise of each unit "
+        f"is `.{component}`: use that, or write `torch.{method}(y)` if you mean the spread over units",
         stacklevel=3,
     )

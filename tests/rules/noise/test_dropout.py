@@ -95,7 +95,7 @@ def test_stochastic_depth_rests_in_evaluation_and_at_its_ends() -> None:
     assert momentprop.functional.stochastic_depth(Normal(x, 1.0), 1.0).variance.sum() == 0
     plain = momentprop.propagate(momentprop.nn.StochasticDepth(0.5).eval(), x, dropout=True, covariance=False)
     assert torch.equal(plain.variance, torch.ones(2, 3))  # noise makes a plain tensor random
-    with pytest.raises(ValueError, match=r"a probability lies between 0 and 1, but p is 1\.5"):
+    with pytest.raises(ValueError, match=r"a probability must lie between 0 and 1, but p is 1\.5"):
         momentprop.nn.StochasticDepth(1.5)
     with pytest.raises(ValueError, match="unknown mode 'column': choose 'row' or 'batch'"):
         momentprop.nn.StochasticDepth(0.5, "column")

@@ -92,7 +92,7 @@ _LASTING: tuple[Exception_, ...] = (
         "heaviside", "missing", "several random|random `values`", "The value of a step at zero must be certain."
     ),
     Exception_(
-        "nn.functional.grid_sample", "missing", "random places|bicubic", "Only plain places, and no cubic weights."
+        "nn.functional.grid_sample", "missing", "random grid|bicubic", "Only plain places, and no cubic weights."
     ),
     Exception_("scatter", "missing", "reduce=", "Products, means and extremes of scattered elements have no rule."),
     Exception_(

@@ -73,7 +73,7 @@ _LASTING: tuple[Exception_, ...] = (
         "div.trunc_rounding div.floor_rounding", "refused", "rounding_mode", "Rounding a random value has no rule."
     ),
     # arguments that have to be certain, or are of an order that has no rule
-    Exception_("clamp clamp_max clamp_min", "refused", "bounds of `clamp` must be", "The bounds of `clamp` must be certain."),
+    Exception_("clamp clamp_max clamp_min", "refused", "bounds of `clamp`", "The bounds of `clamp` must be certain."),
     Exception_("pow", "refused", "random exponent|exponent of a random", "`pow` takes one random side, and a number."),
     Exception_("__rpow__", "refused", "random exponent", "`pow` takes a positive base."),
     Exception_(

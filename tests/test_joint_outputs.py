@@ -536,5 +536,5 @@ def test_a_variance_that_is_asked_for_too_late_is_told(late: str) -> None:
     else:
         with torch.no_grad():
             model[2].weight.add_(1.0)
-    with pytest.raises(RuntimeError, match=r"ask for its `variance` or `covariance` before"):
+    with pytest.raises(RuntimeError, match=r"ask for `variance` or `covariance` of the result before"):
         _ = y.variance

@@ -169,7 +169,7 @@ class _Function(nn.Module):
         (lambda: _Function(lambda x: F.log_softmax(x, -1)), "'log_softmax' at module 'inner.1'"),
         (lambda: _Function(lambda x: F.linear(x, x[0, 0], x[0, 0, :, 0])), "'linear' .*at module 'inner.1'"),
         (lambda: _Function(lambda x: torch.addcmul(x.loc, x, x.flip(0), value=2)), "'addcmul' .*a scale at module"),
-        (lambda: _Function(lambda x: F.grid_sample(x, x.permute(0, 2, 3, 1))), "'grid_sample' at random places"),
+        (lambda: _Function(lambda x: F.grid_sample(x, x.permute(0, 2, 3, 1))), "'grid_sample' with a random grid"),
         (lambda: _Function(torch.argmax), "'argmax' at module 'inner.1'"),
         (lambda: _Function(lambda x: torch.median(x)), "'median' at module 'inner.1'"),
     ],

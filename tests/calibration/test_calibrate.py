@@ -59,5 +59,5 @@ def test_inputs_can_be_drawn_from_statistics(deep):
     free = calibrate(model, None, statistics=Normal(torch.zeros(6), 1.0), shape=(6,), input_variance=0.1, inputs=30)
     report = check(model, NEW, input_variance=0.1, samples=1000, calibration=free)
     assert abs(math.log(report["output"].methods["ap2-calibrated"].eps_std)) < 0.1
-    with pytest.raises(ValueError, match="without batches, give `statistics`"):
+    with pytest.raises(ValueError, match="without batches, give `statistics`, such as"):
         calibrate(model, None, input_variance=0.1)

@@ -46,11 +46,16 @@ def test_dropout_that_differs_from_the_fit_is_warned_of():
     calibration = calibrate(model, X, dropout=True, samples=20)
     assert calibration.noise.dropout
     assert calibration.noise.levels == (0.0,)
-    with pytest.warns(CalibrationWarning, match="dropout acted when the model was calibrated and does not act here"):
+    with pytest.warns(
+        CalibrationWarning,
+        match="dropout acted when the model was calibrated, but does not act here: write `dropout=True`",
+    ):
         propagate(model, NEW, calibration=calibration, covariance=False)
     assert propagate(model, NEW, dropout=True, calibration=calibration, covariance=False).variance.sum() > 0
     calibration = calibrate(model, X, input_variance=0.1, samples=20)
-    with pytest.warns(CalibrationWarning, match="dropout did not act when the model was calibrated and acts here"):
+    with pytest.warns(
+        CalibrationWarning, match="dropout did not act when the model was calibrated, but acts here: calibrate again"
+    ):
         calibrated(model, calibration, dropout=True)
 
 

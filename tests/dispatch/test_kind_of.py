@@ -79,8 +79,8 @@ def test_the_kind_depends_on_flags(op: str, args: Any, kwargs: Any, kind: Kind) 
     ("op", "args", "kwargs", "words"),
     [
         ("scatter", (X, 1, torch.zeros(4, 1, dtype=torch.long), Y), {"reduce": "multiply"}, "reduce='multiply'"),
-        ("grid_sample", (IMAGE, _normal(2, 1, 1, 2)), {}, "at random places"),
-        ("grid_sample", (IMAGE.loc, _normal(2, 1, 1, 2)), {}, "at random places"),
+        ("grid_sample", (IMAGE, _normal(2, 1, 1, 2)), {}, "with a random grid"),
+        ("grid_sample", (IMAGE.loc, _normal(2, 1, 1, 2)), {}, "with a random grid"),
         ("embedding", (torch.zeros(2, dtype=torch.long), X), {"max_norm": 1.0}, "max_norm"),
         ("embedding_bag", (torch.zeros(1, 2, dtype=torch.long), X), {"mode": "max"}, "mode='max'"),
         ("batch_norm", (IMAGE, _normal(3), torch.ones(3)), {}, "random running statistics"),

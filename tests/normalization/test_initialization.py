@@ -76,7 +76,9 @@ def test_what_cannot_be_initialized_is_refused() -> None:
     model, statistics = nn.Sequential(nn.Linear(2, 2)), Statistics(torch.zeros(2), torch.ones(2))
     with pytest.raises(ValueError, match="unknown method 'bn': choose 'analytic' or 'batch'"):
         initialize(model, statistics, method="bn")
-    with pytest.raises(TypeError, match="takes a batch of inputs, a tensor, but was given a Statistics"):
+    with pytest.raises(
+        TypeError, match="method='batch' takes a batch of inputs as a tensor, but was given a Statistics"
+    ):
         initialize(model, statistics, method="batch")
     half = nn.Sequential(nn.Linear(2, 2), nn.Softmax(0))
     before = half[0].weight.clone()
@@ -85,7 +87,7 @@ def test_what_cannot_be_initialized_is_refused() -> None:
     assert torch.equal(half[0].weight, before)
     with torch.no_grad():
         model[0].weight[1, 0] = torch.nan
-    with pytest.raises(UserError, match="layer '0': channel 1 is not finite"):
+    with pytest.raises(UserError, match="layer '0' cannot be scaled: channel 1 is not finite in its outputs"):
         initialize(model, statistics)
     normed = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
     with pytest.raises(UserError, match="the weight of layer '0' is parametrized"):

@@ -59,7 +59,7 @@ _LASTING: tuple[Exception_, ...] = (
         "The elements are not initialized.",
     ),
     # what a random value does not have
-    Exception_(_POOLS, "refused", "cannot return indices", "Random maxima have no indices."),
+    Exception_(_POOLS, "refused", "cannot return the indices of random maxima", "Random maxima have no indices."),
     Exception_(
         "max.reduction_with_dim min.reduction_with_dim", "different", "NoneType", "Random extremes have no indices."
     ),
@@ -73,9 +73,9 @@ _LASTING: tuple[Exception_, ...] = (
         "div.trunc_rounding div.floor_rounding", "refused", "rounding_mode", "Rounding a random value has no rule."
     ),
     # arguments that have to be certain, or are of an order that has no rule
-    Exception_("clamp clamp_max clamp_min", "refused", "certain bounds", "The bounds of `clamp` must be certain."),
-    Exception_("pow", "refused", "exponent must be|exponent of a random", "`pow` takes one random side, and a number."),
-    Exception_("__rpow__", "refused", "exponent must be|must be positive", "`pow` takes a positive base."),
+    Exception_("clamp clamp_max clamp_min", "refused", "bounds of `clamp`", "The bounds of `clamp` must be certain."),
+    Exception_("pow", "refused", "random exponent|exponent of a random", "`pow` takes one random side, and a number."),
+    Exception_("__rpow__", "refused", "random exponent", "`pow` takes a positive base."),
     Exception_(
         _LOSSES,
         "missing",
@@ -92,7 +92,7 @@ _LASTING: tuple[Exception_, ...] = (
         "heaviside", "missing", "several random|random `values`", "The value of a step at zero must be certain."
     ),
     Exception_(
-        "nn.functional.grid_sample", "missing", "random places|bicubic", "Only plain places, and no cubic weights."
+        "nn.functional.grid_sample", "missing", "random grid|bicubic", "Only plain places, and no cubic weights."
     ),
     Exception_("scatter", "missing", "reduce=", "Products, means and extremes of scattered elements have no rule."),
     Exception_(

@@ -96,7 +96,7 @@ def test_swag_refuses_what_does_not_fit() -> None:
     mean = {"weight": torch.ones(1, 1)}
     with pytest.raises(ValueError, match=r"`mean` and `second_moment` name different weights: \['bias', 'weight'\]"):
         from_swag(layer, mean, {"bias": torch.ones(1)})
-    with pytest.raises(ValueError, match="the average of squares, not a variance"):
+    with pytest.raises(ValueError, match="`second_moment` must be the average of squares, but is below"):
         from_swag(layer, mean, {"weight": torch.full((1, 1), 0.1)})
     with pytest.raises(ValueError, match=r"the model has no parameters \['w'\]"):
         from_swag(layer, {"w": torch.ones(1)}, {"w": torch.ones(1)})

@@ -43,7 +43,7 @@ def integer_targets() -> str:
     """Nothing but a real floating-point type is taken."""
     for dtype in (torch.int64, torch.uint8, torch.complex64):
         for call in (X.to, X.type, partial(torch.sum, X), partial(torch.cumsum, X, 0)):  # type: ignore[attr-defined]
-            with pytest.raises(TypeError, match="are real numbers in floating point"):
+            with pytest.raises(TypeError, match="holds real floating-point numbers only"):
                 call(dtype=dtype) if isinstance(call, partial) else call(dtype)
     return "TypeError"
 
@@ -128,7 +128,7 @@ def torch_at_zero_variance() -> str:
 def complex_factors() -> str:
     """A value is real."""
     for call in (torch.mul, torch.div, torch.add, partial(torch.addcmul, X)):
-        with pytest.raises(TypeError, match=r"would make a random value torch\.complex64"):
+        with pytest.raises(TypeError, match=r"would turn a random value into torch\.complex64"):
             call(X, torch.tensor([1j]))
     with pytest.raises(TypeError, match="'mul' at top level"):
         X * 1j  # type: ignore[operator]

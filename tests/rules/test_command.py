@@ -42,7 +42,7 @@ def test_the_command_ends_with_an_error_if_nothing_is_found(monkeypatch, capsys)
     with pytest.raises(SystemExit) as caught:
         _printed(monkeypatch, capsys, "nothing")
     assert caught.value.code == 1
-    assert capsys.readouterr().err == "no operation contains 'nothing'\n"
+    assert capsys.readouterr().err == "no operation has 'nothing' in its name: leave it out to see all\n"
 
 
 def test_a_row_is_served_by_its_kind_or_written_out_or_both() -> None:

@@ -1,4 +1,4 @@
-"""Values are real numbers in floating point, and the variances of float16 are computed in float32."""
+"""Values holds real floating-point numbers only, and the variances of float16 are computed in float32."""
 
 import threading
 from collections.abc import Callable
@@ -182,9 +182,9 @@ def test_result_that_is_not_real_and_floating_is_refused(op: str) -> None:
     "dtype", [torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool, torch.complex64, "torch.LongTensor"]
 )
 def test_conversion_to_integers_or_complex_numbers_is_refused(dtype: Any) -> None:
-    with pytest.raises(TypeError, match="are real numbers in floating point"):
+    with pytest.raises(TypeError, match="holds real floating-point numbers only"):
         X.type(dtype)  # type: ignore[attr-defined]
-    with pytest.raises(TypeError, match="are real numbers in floating point"):
+    with pytest.raises(TypeError, match="holds real floating-point numbers only"):
         X.type_as(torch.zeros(1).type(dtype))  # type: ignore[attr-defined]
 
 

@@ -95,10 +95,10 @@ def register(app: typer.Typer) -> None:
 def main(
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the reports.")] = OUT,
     *,
-    images: Annotated[int, typer.Option(min=1, help="Test digits to check.")] = 128,
-    draws: Annotated[int, typer.Option(min=2, help="Draws of the noise to compare with.")] = 500,
+    images: Annotated[int, typer.Option(min=1, help="The number of test digits to check.")] = 128,
+    draws: Annotated[int, typer.Option(min=2, help="The number of draws of the noise to compare with.")] = 500,
     training: Annotated[
-        int | None, typer.Option(min=1, help="Digits to train with, if no trained networks are available.")
+        int | None, typer.Option(min=1, help="The number of digits to train with, if no trained networks are found.")
     ] = None,
 ) -> list[Entry]:
     """Show how accurate the propagation is: three LeNets against Monte Carlo, in about a minute.

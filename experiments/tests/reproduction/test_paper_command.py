@@ -84,7 +84,10 @@ def test_a_report_is_written_anew_from_its_numbers(tmp_path, capsys):
     assert (folder / "normalization.md").read_text() == (published / "normalization.md").read_text()
     assert (folder / "normalization.png").stat().st_size > 0
     capsys.readouterr()
-    for name, message in (("pea", "takes more than its stored numbers"), ("dropout", "there is no")):
+    for name, message in (
+        ("pea", "the stored numbers of pea are not enough to draw its figure"),
+        ("dropout", "there is no"),
+    ):
         assert cli.main(["paper", name, "--stored", "--out", str(tmp_path)]) == 2
         assert message in capsys.readouterr().err
 

@@ -186,5 +186,5 @@ def test_few_images_are_chosen_by_the_seed():
     other, _ = split(images, Config(train_images=100, seed=1))
     assert not torch.equal(other.images, few.images)
     assert len(split(images, Config(train_images=100, validation=0))[0]) == 100
-    with pytest.raises(UserError, match="train images is 4501, but there are only 4,500 images to train with"):
+    with pytest.raises(UserError, match=r"train images must be at most 4,500, .*, but is 4,501"):
         split(images, Config(train_images=4501))

@@ -156,5 +156,8 @@ def require_states(y: Tensor, step: Step) -> None:
 
 def _required(noise: Distribution | None) -> Distribution:
     if noise is None:
-        raise ValueError("a continuous unit without noise has no density: it is a function of the layer before")
+        raise ValueError(
+            "a continuous unit without noise has no density, because it is a function of the layer before: use a unit "
+            "with noise, such as `momentprop.nn.StochasticReLU`"
+        )
     return noise

@@ -95,6 +95,7 @@ class NoisyActivations:
 def _noise_of(layer: Latent) -> Distribution:
     if layer.noise is None:
         raise ValueError(
-            "a layer without noise has no density of its activations: they are certain given the layer before"
+            "a layer without noise has no density of its activations, because they are a function of the layer before: "
+            "use units with noise, such as `momentprop.nn.StochasticReLU`"
         )
     return layer.noise

@@ -51,7 +51,9 @@ def _unit(function: Function, noise: Distribution | None) -> nn.Module:
         levels = function.low, function.high
         return units.Heaviside(*levels) if noise is None else units.StochasticBinary(noise, *levels)
     if noise is None:
-        raise ValueError("a continuous layer without noise is a function: it has no latent variable")
+        raise ValueError(
+            "a continuous layer without noise has no latent variable, because it is a function: give `noise`"
+        )
     if is_identity(function):
         return units.AdditiveNoise(negated(noise))
     return units.StochasticReLU(noise) if is_rectifier(function) else units.NoisyActivation(function, noise)

@@ -89,8 +89,8 @@ def calibrate(
     places = survey(runs[0][0], kind)
     if not any(place.corrected for place in places):
         raise ValueError(
-            "no operation of the model mixes random units: if nothing is random, give an `input_variance`, or let "
-            "`dropout=True` act"
+            "no operation of the model mixes random units, so there is nothing to calibrate: if nothing is random, "
+            "give an `input_variance`, or write `dropout=True`"
         )
     found = [at_level(run, kind, places, features, samples) for run in runs]
     fitted = [place for place in places if all(place in fits for fits, _ in found)]
@@ -128,7 +128,9 @@ def _levels(given: Tensor | float | Sequence[float] | None) -> list[Tensor | flo
         return [float(given)]
     levels = sorted({float(each) for each in given})
     if not levels or (len(levels) > 1 and levels[0] <= 0):
-        raise ValueError(f"input_variance must be one or more positive numbers to interpolate between, but is {given}")
+        raise ValueError(
+            f"input_variance must be a number, or several positive ones to interpolate between, but is {given}"
+        )
     return list(levels)
 
 
@@ -173,7 +175,10 @@ def drawn_inputs(statistics: Any, shape: Sequence[int] | None, count: int, seed:
     first.
     """
     if statistics is None or shape is None:
-        raise ValueError("without batches, give `statistics` of the data, with `loc` and `variance`, and a `shape`")
+        raise ValueError(
+            "without batches, give `statistics`, such as `momentprop.input_statistics(inputs)`, and the `shape` of one "
+            "input"
+        )
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn((count, *shape), generator=generator)
     modes = {2: "linear", 3: "bilinear", 4: "trilinear"}

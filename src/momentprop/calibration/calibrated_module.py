@@ -50,8 +50,8 @@ class Calibrated(nn.Module):
         if len(noise.levels) == 1 and (noise.given or noise.levels[0] == 0):
             return noise.levels[0] if noise.given else None
         raise ValueError(
-            "the noise of a plain input is unknown: give `calibrated(model, calibration, input_variance=...)`, or a "
-            "value with its variance"
+            "the noise of a plain input is unknown: write `calibrated(model, calibration, input_variance=...)`, or "
+            "give a value with its variance"
         )
 
 

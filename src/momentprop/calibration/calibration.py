@@ -83,8 +83,8 @@ class Calibration:
         wanted = FAMILIES[self.noise.family]
         if kind is not wanted:
             raise ValueError(
-                f"the calibration is for method='ap2' with family={self.noise.family!r}, but the values are "
-                f"{kind.__name__}s"
+                f"the calibration is for method='ap2' with family={self.noise.family!r}, but the values "
+                f"are of type {kind.__name__}: use the same method and family, or calibrate again"
             )
         if not torch.compiler.is_compiling() and not is_transforming():
             self.require(model)
@@ -120,9 +120,11 @@ class Calibration:
         """Warn if dropout acted in the fit and does not act now, or the reverse."""
         acts = dropout_acts(model, dropout)
         if acts != self.noise.dropout:
-            then, now = ("acted", "does not act") if self.noise.dropout else ("did not act", "acts")
+            then, now, instead = "did not act", "acts", "calibrate again with `dropout=True`"
+            if self.noise.dropout:
+                then, now, instead = "acted", "does not act", "write `dropout=True`, or calibrate again without it"
             warnings.warn(
-                f"dropout {then} when the model was calibrated and {now} here: calibrate under the noise in use",
+                f"dropout {then} when the model was calibrated, but {now} here: {instead}",
                 CalibrationWarning,
                 stacklevel=5,
             )
@@ -161,7 +163,7 @@ class Calibration:
         saved, tensors = read_tensors(path, _KIND)
         content = saved.get("calibration")
         if content is None:
-            raise UserError(f"`{path}` does not hold a calibration")
+            raise UserError(f"`{path}` does not hold a calibration: give a file that `calibration.save` wrote")
         with valid(path, _KIND):
             if decoded(dict[str, Any], content, "it").get("format") not in _READABLE:
                 raise UserError(
@@ -252,7 +254,7 @@ class _Warning(Corrections):
             return
         low, high = self.levels[0] / MARGIN, self.levels[-1] * MARGIN
         if not low <= float(found) <= high:
-            levels = "calibrate with input_variance=[...] levels on both sides of it"
+            levels = "calibrate again with levels below and above it, `input_variance=[...]`"
             warnings.warn(
                 f"the mean input variance is {float(found):.3g}, outside the fitted range of {self.levels[0]:.3g} to "
                 f"{self.levels[-1]:.3g}: {levels if found else 'give `input_variance=` or `input_std=`'}",

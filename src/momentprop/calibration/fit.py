@@ -213,7 +213,7 @@ def _pass(run: Run, kind: type[Independent], watcher: Any) -> None:
 
 def _require_noise(truths: Sequence[dict[Place, UnitMoments]]) -> None:
     if not any(bool((spread.variance > 0).any()) for truth in truths for spread in truth.values()):
-        raise ValueError("nothing in the model is random: give an `input_variance`, or let `dropout=True` act")
+        raise ValueError("nothing in the model is random: give an `input_variance`, or write `dropout=True`")
 
 
 def summed(tensor: Tensor) -> Tensor:

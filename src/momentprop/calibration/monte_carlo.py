@@ -91,7 +91,10 @@ class _Picked(Counting):
         place = self.wanted.get(key)
         if place is not None:
             if place.shape(result.loc) is None:
-                raise ValueError(f"the result of {place} has another shape in draws: {tuple(result.shape)}")
+                raise ValueError(
+                    f"the result of {place} has other channels in draws than in AP2, with the shape "
+                    f"{tuple(result.shape)}: only a model whose shapes do not depend on the noise can be calibrated"
+                )
             self.found[place] = self.picker(place, result.loc).clone()  # the model may overwrite the original
 
 

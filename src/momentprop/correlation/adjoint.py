@@ -121,7 +121,7 @@ def _prefers_batches(outputs: Tensor) -> bool:
     return outputs.is_cuda
 
 
-_BEFORE = "ask for its `variance` or `covariance` before `backward()` and `step()`"
+_BEFORE = "ask for `variance` or `covariance` of the result before `backward()` and `step()`"
 
 
 def pulled(
@@ -134,11 +134,11 @@ def pulled(
     except RuntimeError as error:
         if "inplace operation" in str(error):
             raise RuntimeError(
-                "correlations cannot be followed, because a tensor that a derivative needs was overwritten. If the "
-                f"model did that, write the operation out of place, or {FACTORIZED}; if an optimizer did, {_BEFORE}"
+                "correlations cannot be followed, because a tensor that a derivative needs was overwritten. If an "
+                f"optimizer did that, {_BEFORE}; if the model did, write the operation out of place, or {FACTORIZED}"
             ) from error
         if "a second time" in str(error):
-            raise RuntimeError(f"the graph of the result was freed by a backward pass: {_BEFORE}") from error
+            raise RuntimeError(f"a backward pass has freed the graph of the result: {_BEFORE}") from error
         raise
 
 

@@ -56,7 +56,7 @@ class Following(Watcher):
         if isinstance(result, Joint):
             raise TypeError(
                 f"a Joint inside the model meets a Normal at {where()}, and its correlations cannot be followed there: "
-                "give it as an argument of the model, or make it a Normal"
+                "give it as an argument of the model, or write `Normal(value.loc, value.variance)`"
             )
         kind = call.kind
         if isinstance(result, tuple | list):

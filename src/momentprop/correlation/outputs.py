@@ -151,7 +151,9 @@ def _covariance(lazy: Lazy, part: slice, dim: int | None) -> Tensor:
 def _cross(lazy: Lazy, part: slice, dim: int | None, which: int) -> Tensor:
     crosses = lazy().crosses
     if not -len(crosses) <= which < len(crosses):
-        raise IndexError(f"`which` must be one of the model's {len(crosses)} random inputs, but is {which}")
+        raise IndexError(
+            f"`which` must be the index of one of the model's {len(crosses)} random inputs, but is {which}"
+        )
     found = crosses[which][:, part]
     return found[0] if dim is None else found
 

@@ -64,6 +64,6 @@ def refuse_forward_over_forward() -> None:
     """Raise an error inside nested forward-mode derivatives."""
     if forward_levels() > 1:
         raise NotImplementedError(
-            "forward-mode over forward-mode derivatives of a custom function are wrong in torch; "
-            "use `torch.func.hessian` or `torch.func.jacrev` for one of the two"
+            "torch computes forward-mode over forward-mode derivatives of custom functions wrongly: use "
+            "`torch.func.hessian`, or `torch.func.jacrev` in place of one `torch.func.jacfwd`"
         )

@@ -103,7 +103,9 @@ def _pulled(kernel: str, inputs: Sequence[Tensor], grads: Sequence[Tensor], agai
         given = apart(inputs, again)
         results = _RUNS[kernel](*given)
         if not any(result.requires_grad for result in results):  # they would count as constants
-            raise RuntimeError(f"this version of torch does not differentiate inside of operators: {torch.__version__}")
+            raise RuntimeError(
+                f"torch {torch.__version__} does not differentiate inside of operators: use another version of torch"
+            )
         return gradients(results, given, grads, again)
 
 

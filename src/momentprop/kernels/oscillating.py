@@ -33,8 +33,8 @@ def oscillating(f: Function) -> Kernel:
             if bool(_agree(coarse, moments).all()):
                 return moments
         warnings.warn(
-            "an expression with `sin` or `cos` oscillates too often within a deviation: its moments may be wrong; "
-            "lower the variance, or use `method='sample'`",
+            "an expression with `sin` or `cos` oscillates too often within one standard deviation of its input, so "
+            "that its moments may be wrong: lower the variance, or use method='sample'",
             stacklevel=2,
         )
         return moments

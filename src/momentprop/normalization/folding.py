@@ -73,7 +73,10 @@ def _folded(model: nn.Module, norm: AnalyticNorm, dims: list[int], followers: Fo
 def _batch_norm(norm: AnalyticNorm, normalizer: Normalizer, dims: int) -> nn.Module:
     """A batch normalization with the current statistics of an analytic one."""
     if dims not in _BATCH_NORMS or (norm.dim != 1 and dims > 2):
-        raise UserError("a normalization of the last of several dimensions can only be folded into the layer before it")
+        raise UserError(
+            "a normalization of the last of several dimensions can only be folded into the layer before it, and here "
+            "no layer feeds it alone: use the model as it is"
+        )
     made: Any = _BATCH_NORMS[dims](norm.channels, eps=norm.eps).to(normalizer.scale.device, normalizer.scale.dtype)
     made.running_mean.copy_(normalizer.mean)
     made.running_var.copy_(normalizer.variance)
@@ -88,4 +91,7 @@ def _require_same(before: Any, after: Any) -> None:
     pairs = list(zip(pytree.tree_leaves(before), pytree.tree_leaves(after), strict=True))
     largest = max(float(old.abs().max()) for old, _ in pairs)
     if not all(torch.allclose(old, new, rtol=1e-3, atol=1e-3 * largest) for old, new in pairs):
-        raise UserError("the model cannot be folded: it also uses the outputs of a layer before they are normalized")
+        raise UserError(
+            "the model cannot be folded, because it also uses the outputs of a layer before they are normalized: use "
+            "the model as it is"
+        )

@@ -87,7 +87,7 @@ def initialize(
         raise ValueError(f"unknown method {method!r}: choose 'analytic' or 'batch'")
     if method == "batch" and (isinstance(statistics, Statistics) or not isinstance(statistics, Tensor)):
         raise TypeError(
-            f"method 'batch' takes a batch of inputs, a tensor, but was given a {type(statistics).__name__}"
+            f"method='batch' takes a batch of inputs as a tensor, but was given a {type(statistics).__name__}"
         )
     given: Any = as_input(model, statistics) if method == "analytic" else statistics
     replica = Replica(model)
@@ -141,7 +141,8 @@ class _Walk:
         finite = torch.isfinite(mean) & torch.isfinite(variance)
         if not bool(finite.all()):
             raise UserError(
-                f"the outputs of layer {path!r}: {named_channels(~finite)} not finite, so it cannot be scaled"
+                f"layer {path!r} cannot be scaled: {named_channels(~finite)} not finite in its outputs; check the "
+                "inputs and the weights"
             )
         scale = torch.where(variance > 0, variance.rsqrt(), 1.0)
         shift = torch.zeros_like(mean) if layer.bias is None else mean
@@ -170,7 +171,10 @@ def _words(layer: Any, variance: Tensor) -> str:
 def _rescale(layer: Any, path: str, shift: Tensor, scale: Tensor) -> None:
     """Subtract `shift` (zero if the layer has no bias) from the outputs of a layer, then multiply by `scale`."""
     if parametrize.is_parametrized(layer):
-        raise UserError(f"the weight of layer {path!r} is parametrized, so it cannot be scaled")
+        raise UserError(
+            f"the weight of layer {path!r} is parametrized, so it cannot be scaled: call "
+            "`torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight')` first"
+        )
     layer.weight.mul_(per_output(layer, scale))
     if layer.bias is not None:
         layer.bias.copy_((layer.bias - shift) * scale)

@@ -42,7 +42,7 @@ def input_statistics(inputs: Tensor | Iterable[Any]) -> Statistics:
         squares = squares.to(device) + variance * new + away * away * (count * new / total)
         count = total
     if count == 0:
-        raise ValueError("there are no inputs to compute statistics from")
+        raise ValueError("there are no inputs to compute statistics from: give at least one batch")
     if not bool(torch.isfinite(squares).all()):
         raise ValueError(f"{named_channels(~torch.isfinite(squares))} not finite: the inputs have NaN or infinities")
     return Statistics(mean.to(kind), (squares / count).to(kind))
@@ -58,8 +58,14 @@ def _batches(inputs: Any) -> Iterator[Tensor]:
                 f"a batch is a tensor, or a tuple that begins with one, but this is a {type(given).__name__}"
             )
         if not batch.is_floating_point():
-            raise TypeError(f"inputs must be floating-point, as for the network, but are {batch.dtype}")
+            raise TypeError(
+                f"inputs must be floating-point tensors, as the network takes them, but are {batch.dtype}: convert "
+                "them first, such as by `x.float()`"
+            )
         if batch.ndim < 2:
-            raise ValueError(f"a batch has the dimensions (examples, channels, ...), but this has {tuple(batch.shape)}")
+            raise ValueError(
+                f"a batch must have the dimensions (examples, channels, ...), but this one has {tuple(batch.shape)}: "
+                "write `x.unsqueeze(0)` for a single example"
+            )
         if batch.numel():
             yield batch.detach()

@@ -77,7 +77,9 @@ def attach(model: nn.Module, statistics: Statistics) -> None:
     """Let a model with `AnalyticNorm`s compute their statistics from those of its inputs before every pass."""
     for path, module in model.named_modules():
         if path and any(isinstance(hook, _Refresh) for hook in hooks_before(module).values()):
-            raise UserError(f"module {path!r} is already normalized as a separate model: normalize only the whole")
+            raise UserError(
+                f"module {path!r} is already normalized as a model of its own: normalize only the whole model"
+            )
     pixel = as_input(model, statistics)
     for name, part in ((LOC, pixel.loc), (VARIANCE, pixel.variance)):
         if isinstance(getattr(model, name, None), Tensor):

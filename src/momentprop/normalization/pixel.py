@@ -52,8 +52,8 @@ def as_input(model: nn.Module, statistics: Any) -> Statistics:
     """The statistics as a batch of one input of one pixel, with the number of dimensions that the model expects."""
     if not isinstance(statistics, Statistics):
         raise TypeError(
-            f"the statistics of the inputs are unknown: a {type(statistics).__name__} was given in place of "
-            "`momentprop.input_statistics(inputs)`"
+            f"the statistics of the inputs are unknown: write `momentprop.input_statistics(inputs)` in place of a "
+            f"{type(statistics).__name__}"
         )
     place = next((parameter for parameter in model.parameters() if parameter.is_floating_point()), None)
     if place is not None:

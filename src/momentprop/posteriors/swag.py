@@ -41,12 +41,17 @@ def from_swag(
     shapes = {name: x.shape for name, x in mean.items() if name in names}  # state dictionaries hold buffers too
     unknown = [name for name in mean if name not in names and name not in dict(model.named_buffers())]
     if unknown or not shapes:
-        raise ValueError(f"the model has no parameters {unknown}: `mean` takes the names of `named_parameters()`")
+        raise ValueError(
+            f"the model has no parameters {unknown or sorted(mean)}: `mean` takes the names of `named_parameters()`"
+        )
     loc = _flat(mean, shapes)
     square = loc.square()
     variance = _flat(second_moment, shapes) - square
     if bool((variance < -1e-3 * square - 1e-6).any()):  # beyond the rounding of averages
-        raise ValueError("a square of `mean` is above `second_moment`, which is the average of squares, not a variance")
+        raise ValueError(
+            "`second_moment` must be the average of squares, but is below the square of `mean` somewhere: if it is a "
+            "variance, add the square of `mean`"
+        )
     variance = variance.clamp(min=0.0)
     if deviations is None:
         return with_weights(model, normals(shapes, loc, variance))

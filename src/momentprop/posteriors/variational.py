@@ -75,8 +75,8 @@ def _has_posterior(layer: nn.Module) -> bool:
         return False
     if kind.startswith("Quantized") or not {"rho_weight", "rho_kernel", "weight_rho"} & own.keys():
         raise TypeError(
-            f"a {kind} of {_library(layer)} cannot be converted: linear layers, convolutions and embeddings can; by "
-            "`method='sample'` it runs as it is"
+            f"a {kind} of {_library(layer)} cannot be converted; only linear layers, convolutions and embeddings "
+            "can: use method='sample', which runs it as it is"
         )
     return True
 

@@ -12,11 +12,11 @@ _WIDTHS = (36, 56)  # of the wrapped columns, error and source
 def main() -> None:
     """Print every rule with its value type, the operation's kind, the error and the source."""
     parser = argparse.ArgumentParser(prog="python -m momentprop.rules", description="Print the rule table.")
-    parser.add_argument("op", nargs="?", help="only the operations whose name contains this")
+    parser.add_argument("op", nargs="?", help="print only the operations whose name contains this")
     wanted = parser.parse_args().op or ""
     found = [row for row in table() if wanted in row.op]
     if not found:
-        parser.exit(1, f"no operation contains {wanted!r}\n")
+        parser.exit(1, f"no operation has {wanted!r} in its name: leave it out to see all\n")
     header = ("operation", "value", "kind", "rule", "error", "source")
     rows = [
         header,

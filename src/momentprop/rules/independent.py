@@ -174,7 +174,10 @@ def transformed(call: Call) -> Any:
     operation, value = call.operation, call.values[0]
     function = operation.transform(call, (type(value),) if type(value) in operation.makers else order_of(type(value)))
     if len(call.values) > 1:
-        raise MissingRule(f"no rule for {call.op!r} with several random arguments at {where()}")
+        raise MissingRule(
+            f"no rule for {call.op!r} with several random arguments at {where()}: give the means of all but one, such "
+            "as `other.loc`, or use method='sample'"
+        )
     return value.transformed(function)
 
 

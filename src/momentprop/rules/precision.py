@@ -76,8 +76,8 @@ def converted(op: str, value: Any, dtype: torch.dtype | None) -> Any:
 
 def _refuse(op: str, value: Any, dtype: torch.dtype) -> NoReturn:
     raise TypeError(
-        f"{op!r} at {where()} would make a random value {dtype}, but the elements of a {type(value).__name__} are real "
-        "numbers in floating point"
+        f"{op!r} at {where()} would turn a random value into {dtype}, but a {type(value).__name__} holds real "
+        "floating-point numbers only: convert a component instead, such as `value.loc`"
     )
 
 

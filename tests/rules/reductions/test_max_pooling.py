@@ -106,7 +106,7 @@ def test_sizes_that_torch_refuses_are_refused() -> None:
     x = _value(1, 1, 4, 4)
     with pytest.raises(ValueError, match="padding 2 is more than half of the window, which extends over 3 elements"):
         F.max_pool2d(x, 3, 1, 2)
-    with pytest.raises(ValueError, match="a window of 7 elements does not fit into 4 with a padding of 0"):
+    with pytest.raises(ValueError, match="a window of 7 elements does not fit into 4 elements with a padding of 0"):
         F.max_pool2d(x, 4, 1, 0, 2)
 
 

@@ -94,7 +94,9 @@ def cifar(
 ) -> nn.Sequential:
     """Build nine convolutions and global average pooling, for images of at least 28 by 28."""
     if min(shape[1:]) < 28:
-        raise UserError(f"the CIFAR network takes images of at least 28 by 28, but these are {shape[1]} by {shape[2]}")
+        raise UserError(
+            f"the CIFAR network takes images of at least 28 by 28, but these are {shape[1]} by {shape[2]}: use `mlp`"
+        )
     stages = _stages(_convolutions(shape[0], classes, _CIFAR, norm), activation, dropout, norm, nn.BatchNorm2d)
     return nn.Sequential(OrderedDict([*stages.items(), ("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten())]))
 

@@ -24,21 +24,22 @@ def register(app: typer.Typer) -> None:
 
 def paper(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of an experiment (see below), or all.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder that gets a folder `paper`.")] = Path("results"),
-    quick: Annotated[bool, typer.Option("--quick", help="Few draws, to check that it works.")] = False,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The results go into DIR/paper.")] = Path("results"),
+    quick: Annotated[bool, typer.Option("--quick", help="Take few draws, only to check that it works.")] = False,
     root: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder of the data sets.")] = None,
     networks: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder of trained networks.")] = None,
     device: Annotated[str, typer.Option(help="The device of the networks: auto, cpu or cuda.")] = "auto",
     runs: Annotated[Path, typer.Option(metavar="DIR", help="The folder of training runs.")] = Path("runs"),
-    jobs: Annotated[int, typer.Option(min=1, help="Training runs in parallel, each in a process.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="The number of training runs at a time, each in a process.")] = 1,
     minutes: Annotated[
-        float | None, typer.Option(min=0, help="Stop training after this time; the next call resumes.")
+        float | None, typer.Option(min=0, help="Stop training after this time; the same command resumes.")
     ] = None,
     images: Annotated[
-        int | None, typer.Option(min=2, help="For correlation: the number of images, fewer than suit the device.")
+        int | None,
+        typer.Option(min=2, help="For correlation: the number of images; by default as many as suit the device."),
     ] = None,
     missing: Annotated[
-        bool, typer.Option("--missing", help="For dropout and dropout-cause: keep the runs that NAME.json holds.")
+        bool, typer.Option("--missing", help="For dropout and dropout-cause: train only the runs that NAME.json lacks.")
     ] = False,
     stored: Annotated[
         bool, typer.Option("--stored", help="Write the table and the figure again, from the numbers in NAME.json.")
@@ -89,7 +90,7 @@ def _report(name: str, out: Path) -> None:
     started = time.perf_counter()
     experiment, file = EXPERIMENTS[name], out / f"{name}.json"
     if not isinstance(experiment, Reporting):
-        raise UserError(f"the figure of {name} takes more than its stored numbers: leave out `--stored`")
+        raise UserError(f"the stored numbers of {name} are not enough to draw its figure: leave out `--stored`")
     if not file.exists():
         raise UserError(f"there is no `{file}`: leave out `--stored` to measure")
     data = json.loads(file.read_text(encoding="utf-8"))

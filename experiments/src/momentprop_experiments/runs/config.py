@@ -49,7 +49,7 @@ class Config(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width and self.network not in WIDTHS:
-            raise UserError(f"width is for the networks {' and '.join(WIDTHS)}, not for {self.network!r}")
+            raise UserError(f"width is for the networks {' and '.join(WIDTHS)}, not for {self.network!r}: leave it out")
         for name in ("dropout", "validation"):
             if getattr(self, name) >= 1:
                 raise UserError(f"{spoken(name)} must be below 1, but is {getattr(self, name)}")

@@ -110,7 +110,9 @@ def load_data(config: Config, root: str | Path | None = None) -> Dataset:
     if config.test_data != "same":
         other = data.load(config.test_data, root)
         if other.test.images.shape[1:] != chosen.train.images.shape[1:]:
-            raise UserError(f"the images of {config.test_data} differ in shape from those of {config.data}")
+            raise UserError(
+                f"the images of {config.test_data} differ in shape from those of {config.data}: choose other test data"
+            )
         chosen = replace(chosen, test=other.test)
     return chosen.normalized()
 
@@ -122,7 +124,8 @@ def split(images: Dataset, config: Config) -> tuple[Split, Split | None]:
     training, validation = images.validation_split(config.validation, config.seed)
     if config.train_images > len(training):
         raise UserError(
-            f"train images is {config.train_images}, but there are only {len(training):,} images to train with"
+            f"train images must be at most {len(training):,}, the number of images to train with, but is "
+            f"{config.train_images:,}"
         )
     if config.train_images > 0:
         training = training[order(len(training), config.seed, 0)[: config.train_images].sort().values]
@@ -151,7 +154,9 @@ def build(config: Config, training: Split) -> nn.Module:
             if config.init == "analytic":
                 initialize(model, statistics)
         except MissingRule as error:
-            raise UserError(f"init 'analytic' does not work for the network {config.network!r}: {error}") from error
+            raise UserError(
+                f"init 'analytic' does not work for the network {config.network!r}; choose 'bn' or 'torch' ({error})"
+            ) from error
         if config.norm == "analytic":
             attach(model, statistics)
     return model
@@ -245,5 +250,7 @@ def _trained(path: str | Path) -> tuple[Path, Checkpoint]:
         raise CheckpointError(f"there is no `{file}`: has the run finished?")
     found = checkpoints.read(file)
     if "config" not in found.state or "shape" not in found.state:
-        raise CheckpointError(f"`{file}` is not a trained network")
+        raise CheckpointError(
+            f"`{file}` is not a trained network: give the folder of a run, or its `{checkpoints.MODEL}`"
+        )
     return file, found

@@ -58,11 +58,11 @@ def test_the_statistics_have_the_papers_figures_beside_them(tmp_path):
 
 
 def test_a_network_whose_data_are_not_there_keeps_its_numbers(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(dataset_statistics.data, "load", lambda *_: (_ for _ in ()).throw(DataError("none")))
+    monkeypatch.setattr(dataset_statistics.data, "load", lambda *_: (_ for _ in ()).throw(DataError("digits is gone")))
     subject, effort = dataset_statistics.STUDIED[0], dataset_statistics.QUICK
     kept = {"title": "LeNet", "made": None}
     assert dataset_statistics._network(subject, effort, Options(), kept) == kept
-    assert "kept as it is, because digits is not there" in capsys.readouterr().err
+    assert "LeNet: kept as it is, because digits is gone" in capsys.readouterr().err
     with pytest.raises(DataError):
         dataset_statistics._network(subject, effort, Options(), None)
 

@@ -40,7 +40,10 @@ def clamp(input: Normal | Tensor, min: Bound | Value = None, max: Bound | Value 
     if min is None and max is None:
         raise ValueError("`clamp` needs at least one of `min` and `max`")
     if isinstance(input, Tensor) or isinstance(min, Value) or isinstance(max, Value):
-        raise TypeError("`clamp` takes a random input and certain bounds; for a random bound write `torch.maximum`")
+        raise TypeError(
+            "the bounds of `clamp` must be numbers or plain tensors: for random ones write `torch.maximum(x, min)` or "
+            "`torch.minimum(x, max)`"
+        )
     if _is_absurd(min, math.inf) or _is_absurd(max, -math.inf):
         raise ValueError(
             f"`clamp` of a random value needs bounds that leave it finite, but has min={min} and max={max}"
@@ -54,7 +57,9 @@ def clamp(input: Normal | Tensor, min: Bound | Value = None, max: Bound | Value 
     if isinstance(low, Tensor) and isinstance(high, Tensor):
         return _through(clip, plain, torch.minimum(low, high), high)  # torch returns `max` where `min` is larger
     if isinstance(low, Tensor) or isinstance(high, Tensor):
-        raise TypeError("`min` and `max` of `clamp` must both be numbers or both be tensors")
+        raise TypeError(
+            "`min` and `max` of `clamp` must both be numbers or both be tensors: write `torch.tensor(...)` for one"
+        )
     return _through(clip, plain, low if low < high else high, high)
 
 

@@ -47,7 +47,10 @@ def pow(input: Any, exponent: Any) -> Transform:
     if isinstance(exponent, Value):
         return _power_of_certain(input, exponent)
     if isinstance(exponent, Tensor):
-        raise TypeError("the exponent of a random value must be a number: write `x ** exponent.item()`")
+        raise TypeError(
+            f"the exponent of a random value must be a number, but is a tensor of shape {tuple(exponent.shape)}: write "
+            "`x ** exponent.item()`, or use method='sample' for several exponents"
+        )
     if isinstance(exponent, complex):
         raise TypeError(f"the exponent of a random value must be a real number, but 'pow' at {place()} has {exponent}")
     plain = partial(torch.pow, exponent=exponent)
@@ -59,14 +62,17 @@ def pow(input: Any, exponent: Any) -> Transform:
 
 def _power_of_certain(base: Any, exponent: Any) -> Transform:
     if isinstance(base, Value):
-        raise TypeError("`pow` of two random values has no rule; base or exponent must be certain")
+        raise TypeError(
+            "`pow` has no rule for a random base with a random exponent: write `base.loc ** exponent`, or use "
+            "method='sample'"
+        )
     if not isinstance(base, Tensor):
         if base <= 0:
-            raise ValueError(f"the base of a random power must be positive, but is {base}")
+            raise ValueError(f"a random exponent needs a positive base, but the base is {base}")
         power = partial(torch.pow, base)
         return Transform(partial(lognormal, power=power, rate=math.log(base)), power)
     if may_look_at(base, None) and bool((base <= 0).any()):
-        raise ValueError("the base of a random power must be positive, but has other elements")
+        raise ValueError("a random exponent needs a positive base, but some elements of the base are zero or negative")
     power = partial(torch.pow, base)
     return Transform(lognormal_of_base, power, (base.to(exponent.dtype),), of_more=lambda x, base: torch.pow(base, x))
 

@@ -15,7 +15,10 @@ from momentprop.values import Normal
 
 def _of_input(call: Call) -> Kind:
     if isinstance(call.given("values"), Operand):
-        raise MissingRule(f"no rule for 'heaviside' with random `values` at {place()}")
+        raise MissingRule(
+            f"no rule for 'heaviside' with random `values` at {place()}: give their mean, `values.loc`, or use "
+            "method='sample'"
+        )
     return Kind.ELEMENTWISE
 
 

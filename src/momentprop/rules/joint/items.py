@@ -60,7 +60,8 @@ def followed(
         return Items(kept) if kept >= 0 else None
     if torch.compiler.is_compiling():
         raise MissingRule(
-            f"no Joint rule for {call.op!r} at {where()} in compiled code: whether items meet is not known"
+            f"no Joint rule for {call.op!r} at {where()} in compiled code, which cannot tell whether it mixes the "
+            "items of a batch: run it without `torch.compile`"
         )
     return _by_trial(dim_of_items, dims, result, on, factors)
 
@@ -167,8 +168,8 @@ def moved(call: Call, dims: Sequence[int | None], results: Sequence[Tensor]) -> 
         return _CACHE[key]  # type: ignore[no-any-return]
     if torch.compiler.is_compiling():
         raise MissingRule(
-            f"no Joint rule for {call.op!r} at {where()} in compiled code before one run that is not compiled: the "
-            "items are followed by moving their numbers"
+            f"no Joint rule for {call.op!r} at {where()} in compiled code yet: run the model once without "
+            "`torch.compile`, to find where the items of a batch go"
         )
     with torch.no_grad():
         numbered = [

@@ -75,7 +75,10 @@ def bilinear(call: Call) -> Any:
         return operation.itself(x)
     summands = [name for name in operation.summands if call.given(name) is not None]
     if any(call.given(name) is not None for name in operation.numbers) or (summands and summands != ["bias"]):
-        raise MissingRule(f"no {type(x).__name__} rule for {call.op!r} at {where()}: write the product and the sum")
+        raise MissingRule(
+            f"no {type(x).__name__} rule for {call.op!r} at {where()}: write the product and the sum as two "
+            "operations, such as `a + b @ c`"
+        )
     if summands:
         bias = call.given("bias")
         product = bilinear(call.replaced({"bias": None}))
@@ -137,7 +140,10 @@ def function_of(call: Call) -> tuple[Any, Callable[..., tuple[Tensor, Tensor]] |
     """Return an elementwise operation's value and the function that gives the result's moments."""
     x, *others = call.values
     if others:
-        raise MissingRule(f"no {type(x).__name__} rule for {call.op!r} with several random arguments at {where()}")
+        raise MissingRule(
+            f"no {type(x).__name__} rule for {call.op!r} with several random arguments at {where()}: give the means of "
+            "all but one, such as `other.loc`, or use method='sample'"
+        )
     function = call.operation.transform(call, (Normal,))
     kernel = function.kernel
     if kernel is None:
@@ -184,7 +190,10 @@ def as_normal(call: Call, locs: Sequence[Tensor], variances: Sequence[Tensor]) -
     result = apply_as(call.of(*given), Normal)
     if not isinstance(result, Normal):
         kind = type(call.values[0]).__name__
-        raise MissingRule(f"no {kind} rule for {call.op!r} at {where()}: it gives a {type(result).__name__}")
+        raise MissingRule(
+            f"no {kind} rule for {call.op!r} at {where()}: it gives a {type(result).__name__}, not a {kind}; apply it "
+            "to `Normal(value.loc, value.variance)`"
+        )
     return result
 
 

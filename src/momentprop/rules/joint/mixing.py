@@ -33,7 +33,10 @@ def mixing(call: Call, limited: Callable[[Tensor, Tensor], Tensor] | None = None
     """
     values, kind = call.values, type(call.values[0])
     if call.operation.updates and call.given("running_mean") is not None:  # it would run, and update them, many times
-        raise MissingRule(f"no {kind.__name__} rule for {call.op!r} at {where()}: it updates running statistics")
+        raise MissingRule(
+            f"no {kind.__name__} rule for {call.op!r} at {where()}: it updates running statistics; call `model.eval()` "
+            "first"
+        )
     locs, totals = [value.loc for value in values], [value.variance for value in values]
 
     def mean(*means: Tensor) -> Tensor:

@@ -32,7 +32,10 @@ def noise(call: Call) -> Any:
         return x
     shared = operation.shared(call)
     if shared and call.op not in _MASKS:
-        raise MissingRule(f"no {type(x).__name__} rule for {call.op!r} at {where()}: its units share one draw")
+        raise MissingRule(
+            f"no {type(x).__name__} rule for {call.op!r} at {where()}: its units share one draw; apply it to "
+            "`Normal(value.loc, value.variance)`, or use method='sample'"
+        )
     total = x.variance
     drawn = as_normal(call, [x.loc], [total])
     slopes = slope(lambda mean: as_normal(call, [mean], [total]).loc, x.loc).nan_to_num(0.0, 0.0, 0.0)

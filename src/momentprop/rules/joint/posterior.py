@@ -50,7 +50,7 @@ def class_posterior(input: Joint, dim: int = -1, method: str | None = None) -> C
     Source: quadrature by a Sobol' sequence
     """
     if method is not None:
-        raise ValueError(f"the posterior of logits that depend on each other has one method: leave out {method!r}")
+        raise ValueError(f"the posterior of logits that depend on each other has only one method: leave out {method!r}")
     return _of_scores(input, dim)
 
 

@@ -21,7 +21,10 @@ _PARAMETERS = "input running_mean running_var weight bias training momentum eps"
 def _by_mode(call: Call) -> Kind:
     mean, variance = call.given("running_mean"), call.given("running_var")
     if isinstance(mean, Operand) or isinstance(variance, Operand):
-        raise MissingRule(f"no rule for 'batch_norm' with random running statistics at {place()}")
+        raise MissingRule(
+            f"no rule for 'batch_norm' with random running statistics at {place()}: give plain tensors, such as "
+            "`running_mean.loc`, or use method='sample'"
+        )
     fixed = mean is not None and variance is not None and not call.given("training", False)
     return Kind.LINEAR if fixed and call.leads else Kind.MIXING
 

@@ -90,7 +90,10 @@ def _quadratic_form(input: Random, weight: Random, bias: Random) -> Normal:
     $4\sum_i \sigma_i^2 (S\mu)_i^2 + 2\sum_{ij} s_{ij}^2\sigma_i^2\sigma_j^2$.
     """
     if is_random(weight):
-        raise MissingRule(f"no rule for 'bilinear' of one value with itself and a random weight at {place()}")
+        raise MissingRule(
+            f"no rule for 'bilinear' of one value with itself and a random weight at {place()}: give the mean of the "
+            "weight, `weight.loc`, or use method='sample'"
+        )
     mean, variance = input.loc, input.variance
     symmetric = (weight + weight.mT) / 2
     slope = torch.einsum("...j,kij->...ki", mean, symmetric)

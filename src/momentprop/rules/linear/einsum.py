@@ -140,8 +140,8 @@ def _related(x: Any, of_x: str, y: Any, of_y: str, result: str) -> Any:
     correction = product_correction((of_x, of_y, result), x, y) if share(x, y) else None
     if correction is None:
         raise MissingRule(
-            f"no rule for 'einsum' of dependent factors under {equation!r} at {place()}; use torch.matmul, or "
-            "method='sample'"
+            f"no rule for 'einsum' of dependent factors under {equation!r} at {place()}: write a matrix product as "
+            "`torch.matmul`, or use method='sample'"
         )
     product = matrix_product(lambda a, b: torch.einsum(equation, a, b), x, y)
     return x.of(product.loc + correction[0], product.variance + correction[1])

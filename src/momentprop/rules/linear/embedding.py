@@ -17,7 +17,10 @@ from momentprop.values.moments import is_random, mean_of, some_value
 
 def _refuse_max_norm(op: str, max_norm: float | None) -> None:
     if max_norm is not None:
-        raise MissingRule(f"no rule for {op!r} with `max_norm` at {place()}: it would rescale a random table in place")
+        raise MissingRule(
+            f"no rule for {op!r} with `max_norm` at {place()}: it would rescale a random table in place; leave it out, "
+            "or use method='sample'"
+        )
 
 
 def _rows(call: Call) -> Kind:
@@ -42,7 +45,10 @@ def _by_weights(call: Call) -> Kind:
     """Return the kind: linear in the table or in the sample weights, mixing in both together."""
     _refuse_max_norm("embedding_bag", call.given("max_norm"))
     if call.given("mode", "mean") == "max":
-        raise MissingRule(f"no rule for 'embedding_bag' with `mode='max'` at {place()}")
+        raise MissingRule(
+            f"no rule for 'embedding_bag' with `mode='max'` at {place()}: choose 'sum' or 'mean', or use "
+            "method='sample'"
+        )
     both = isinstance(call.given("weight"), Operand) and isinstance(call.given("per_sample_weights"), Operand)
     return Kind.MIXING if both else Kind.LINEAR
 

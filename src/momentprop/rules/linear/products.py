@@ -250,7 +250,9 @@ def div_composite(input: Random, other: Random, *, rounding_mode: str | None = N
 
 def _refuse_rounding(rounding_mode: str | None) -> None:
     if rounding_mode is not None:
-        raise ValueError(f"a random value cannot be divided with rounding_mode={rounding_mode!r}")
+        raise ValueError(
+            f"no rule divides a random value with rounding_mode={rounding_mode!r}: leave it out, or use method='sample'"
+        )
 
 
 @composite("addcdiv", on=Value)

@@ -96,7 +96,10 @@ def fold_transposed(call: Call, gradient: Tensor) -> Tensor:
 
 def _at_plain_places(call: Call) -> Kind:
     if isinstance(call.given("grid"), Operand):
-        raise MissingRule(f"no rule for 'grid_sample' at random places at {place()}: the grid must be a plain tensor")
+        raise MissingRule(
+            f"no rule for 'grid_sample' with a random grid at {place()}: give a plain tensor, such as `grid.loc`, or "
+            "use method='sample'"
+        )
     return Kind.MOVES if call.given("mode", "bilinear") == "nearest" else Kind.LINEAR
 
 
@@ -147,7 +150,10 @@ def _corners(call: Call, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the last element before every place, the place's distance from it, and the size of each dimension."""
     grid, align_corners = call.given("grid"), call.given("align_corners")
     if call.given("mode", "bilinear") == "bicubic":
-        raise MissingRule(f"no rule for 'grid_sample' with `mode='bicubic'` at {place()}")
+        raise MissingRule(
+            f"no rule for 'grid_sample' with `mode='bicubic'` at {place()}: choose 'bilinear' or 'nearest', or use "
+            "method='sample'"
+        )
     sizes = constant(tuple(like.shape[:1:-1]), grid)  # shape: (x, y[, z])
     places = (grid + 1) / 2 * (sizes - 1) if align_corners else ((grid + 1) * sizes - 1) / 2
     places = _inside(places, sizes, call.given("padding_mode", "zeros"), align_corners)

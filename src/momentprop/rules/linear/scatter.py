@@ -64,7 +64,9 @@ moves("zero", on=Normal, plain=torch.zeros_like)
 def _by_reduction(call: Call) -> Kind:
     reduce = call.given("reduce")
     if reduce not in (None, "add"):
-        raise MissingRule(f"no rule for 'scatter' with `reduce={reduce!r}` at {place()}")
+        raise MissingRule(
+            f"no rule for 'scatter' with `reduce={reduce!r}` at {place()}: choose 'add', or use method='sample'"
+        )
     return Kind.MOVES if reduce is None else Kind.LINEAR
 
 

@@ -125,7 +125,10 @@ def _resized(input: Tensor, *sizes: Any) -> Tensor:
     """Take the first elements in memory, in another shape, as `Tensor.resize_` does where these suffice."""
     size = torch.Size(sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes)
     if size.numel() > input.numel():
-        raise RuntimeError(f"`resize_` from {tuple(input.shape)} to {tuple(size)} would add elements without a value")
+        raise RuntimeError(
+            f"`resize_` from {tuple(input.shape)} to {tuple(size)} would add elements without a value: ask for at most "
+            f"{input.numel()} elements"
+        )
     return input.as_strided(size, torch.empty(size, device="meta").stride())
 
 

@@ -92,7 +92,10 @@ def linear_cross_entropy(
     """
     classes, *more = linear_weight.shape[:-1]
     if more and input.ndim < 2:
-        raise ValueError(f"a weight of shape {tuple(linear_weight.shape)} takes a batch of inputs, but got one input")
+        raise ValueError(
+            f"a weight of shape {tuple(linear_weight.shape)} takes a batch of inputs, but got one input: write "
+            "`input.unsqueeze(0)`"
+        )
     features = linear_weight.shape[-1]
     scores: Any = F.linear(
         input,

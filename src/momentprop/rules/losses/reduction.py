@@ -33,7 +33,9 @@ def require_plain(op: str, **arguments: Any) -> None:
     """Refuse an argument that must not be random."""
     for name, argument in arguments.items():
         if is_random(argument):
-            raise MissingRule(f"no rule for {op!r} with a random `{name}` at {place()}")
+            raise MissingRule(
+                f"no rule for {op!r} with a random `{name}` at {place()}: give a plain tensor, such as `{name}.loc`"
+            )
 
 
 def hinge(margin: Random) -> Tensor:

@@ -115,10 +115,10 @@ def gaussian_nll_loss(
     loc, goal, noise = mean_of(input), mean_of(target), mean_of(var)
     if isinstance(noise, Tensor):
         if may_look_at(noise, None) and bool((noise < 0).any()):
-            raise ValueError("var has negative elements")
+            raise ValueError("`var` of `gaussian_nll_loss` must not be negative, but has negative elements")
         noise = noise.unsqueeze(-1) if noise.shape == loc.shape[:-1] and noise.ndim else noise
     elif noise < 0:
-        raise ValueError("var is negative")
+        raise ValueError(f"`var` of `gaussian_nll_loss` must not be negative, but is {noise}")
     total = variance_of(input) + variance_of(target) + noise
     total = total + (total.detach().clamp(min=eps) - total.detach())  # like torch, clamp the value but not its gradient
     loss = (torch.log(total) + (loc - goal) ** 2 / total) / 2

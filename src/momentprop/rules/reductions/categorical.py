@@ -82,7 +82,7 @@ def gather(input: Categorical, dim: int, index: Tensor, *, sparse_grad: bool = F
 def _require_last(dim: int, input: Categorical, op: str) -> None:
     if dim % input.ndim != input.ndim - 1:
         raise ValueError(
-            f"{op} of a Categorical along dimension {dim}: its classes lie along the last dimension, write `{op}(-1)`"
+            f"{op} of a Categorical must be along its classes, the last dimension, but dim is {dim}: write `dim=-1`"
         )
 
 

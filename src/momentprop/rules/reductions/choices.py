@@ -37,7 +37,7 @@ def _warn(op: str, input: Any) -> None:
         return  # compiled code would not warn
     warnings.warn(
         f"{op!r} on a random {type(input).__name__} at {where()} is a hard choice: it is made by the means, and the "
-        "variance of other choices is lost; method='sample' makes it anew for every draw",
+        "chance of other choices is lost; use method='sample' to choose anew in every draw",
         stacklevel=2,
     )
 

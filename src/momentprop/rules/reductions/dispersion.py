@@ -40,7 +40,8 @@ def _statistic(input: Normal, kernel: Kernel, factor: float, dims: Sequence[int]
 
     if count == 0:
         raise ValueError(
-            f"a statistic at {place()} is over no elements: the dimensions {places} of {tuple(input.shape)}"
+            f"a statistic at {place()} is over no elements: the value has the shape {tuple(input.shape)}, and the "
+            f"statistic is along the dimensions {places}"
         )
     parts = [grouped(part) for part in in_float(input.loc, input.variance)]
     mean, variance = (part[..., 0].to(input.dtype) for part in differentiable(kernel, *parts))
@@ -169,7 +170,9 @@ def linalg_vector_norm(
         return torch.abs(value).sum(dims or None, keepdim)  # type: ignore[return-value]
     if ord == math.inf:
         return _largest_size(value, dims, keepdim)
-    raise ValueError(f"the norm of a random value has a rule for the orders 1, 2 and inf, but not for {ord!r}")
+    raise ValueError(
+        f"the norm of a random value has a rule for the orders 1, 2 and inf, but not for {ord!r}: use method='sample'"
+    )
 
 
 def _largest_size(value: Any, dims: Sequence[int], keepdim: bool) -> Normal:
@@ -216,7 +219,10 @@ def linalg_norm(
     """
     of_matrix = len(_as_dims(dim)) == 2 or (dim is None and input.ndim > 1)
     if of_matrix and ord not in (None, "fro"):
-        raise ValueError(f"a random matrix has a rule for the Frobenius norm only, but not for {ord!r}")
+        raise ValueError(
+            f"the norm of a random matrix has a rule for the Frobenius norm, 'fro', but not for {ord!r}: use "
+            "method='sample'"
+        )
     return linalg_vector_norm(input, ord, dim, keepdim, dtype=dtype)
 
 

@@ -57,7 +57,10 @@ def linear_posterior(
     Source: paper, "Softmax" (commented out in its source); the Gumbel race
     """
     if not isinstance(weight, Tensor):
-        raise TypeError("a linear layer with random weights cannot be absorbed: apply it first, and then the softmax")
+        raise TypeError(
+            "a linear layer with random weights cannot be absorbed into the softmax: apply the layer first, and then "
+            "the softmax"
+        )
     if method is None:
         method = _default(input, weight.shape[0])
     mean, variance = F.linear(input.loc, weight, bias), input.variance

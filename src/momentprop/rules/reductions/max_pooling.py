@@ -55,7 +55,7 @@ def _sliding(size: int, kernel: int, stride: int, padding: int, dilation: int, c
     if ceil_mode and (count - 1) * stride >= size + padding:
         count -= 1  # drop a window that starts in the padding on the right
     if count < 1:
-        raise ValueError(f"a window of {extent} elements does not fit into {size} with a padding of {padding}")
+        raise ValueError(f"a window of {extent} elements does not fit into {size} elements with a padding of {padding}")
     return _Sliding(extent, stride, dilation, (padding, (count - 1) * stride + extent - size - padding))
 
 
@@ -123,7 +123,7 @@ def _built(
 
 
 def _refuse_indices(op: str) -> NoReturn:
-    raise ValueError(f"{op} cannot return indices, which random maxima do not have: write `return_indices=False`")
+    raise ValueError(f"{op} cannot return the indices of random maxima: write `return_indices=False`")
 
 
 def _register_pool(op: str, dims: int) -> None:

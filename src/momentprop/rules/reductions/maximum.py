@@ -59,7 +59,7 @@ def maximum_over_dim(input: Normal, dim: int, method: Method | None = None, keep
     Source: paper, "Max and Leaky ReLU"; Clark's moments
     """
     if input.shape[dim] == 0:
-        raise IndexError(f"the maximum at {place()} is over dimension {dim} of {tuple(input.shape)}, without elements")
+        raise IndexError(f"the maximum at {place()} is over a dimension of size 0")
     last: Any = input.movedim(dim, -1)  # type: ignore[attr-defined]
     result: Any = input.of(*fused(comparison(input, method), None, last.loc, last.variance))
     return result.unsqueeze(dim) if keepdim else result  # type: ignore[no-any-return]

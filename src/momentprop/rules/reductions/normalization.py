@@ -205,7 +205,10 @@ def instance_norm(
     Source: Laplace transform of a quadratic form in normal variables; law of total variance
     """
     if is_random(running_mean) or is_random(running_var):
-        raise MissingRule(f"no rule for 'instance_norm' with random running statistics at {where()}")
+        raise MissingRule(
+            f"no rule for 'instance_norm' with random running statistics at {where()}: give plain tensors, such as "
+            "`running_mean.loc`, or use method='sample'"
+        )
     if not use_input_stats:
         scaled: Any = F.batch_norm(input, running_mean, running_var, None, None, False, momentum, eps)  # type: ignore[arg-type]
         return affine(scaled, *(channels(part, scaled.ndim) for part in (weight, bias)))

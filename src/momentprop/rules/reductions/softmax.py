@@ -130,7 +130,7 @@ def log_softmax(
     """
     input = _converted("log_softmax", input, _stacklevel, dtype)
     if input.ndim == 0:
-        raise ValueError(f"'log_softmax' at {place()} needs a dimension of classes, but the value has none")
+        raise ValueError(f"'log_softmax' at {place()} needs a dimension of classes, but the value has no dimensions")
     axis = _dim(dim, input)
     result = Categorical.of(log_posterior(input, axis))
     scores: Any = input

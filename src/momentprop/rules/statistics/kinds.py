@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from momentprop.dispatch import Call, Kind, MissingRule, rule
 from momentprop.dispatch import where as place
 from momentprop.dispatch.rule_table import apply_as, find, order_of
-from momentprop.rules.statistics.as_normal import refuse
+from momentprop.rules.statistics.as_normal import INSTEAD, refuse
 from momentprop.values import Normal, Statistics
 from momentprop.values.base import Value
 
@@ -18,7 +18,7 @@ from momentprop.values.base import Value
 def _relates_positions(call: Call) -> NoReturn:
     raise MissingRule(
         f"no Statistics rule for {call.op!r} at {place()}: it relates positions or examples, and the statistics "
-        "of one pixel do not tell how they depend on each other"
+        f"of one pixel do not tell how they depend on each other; {INSTEAD}"
     )
 
 
@@ -28,7 +28,7 @@ def _require_channels(call: Call) -> None:
     dims = operation.dims(call)
     if dims is not None and any(input.shape[d] == 1 for d in dims):
         dim = call.given(operation.along or "", operation.default)
-        refuse(call.op, f"along dimension {dim} of {tuple(input.shape)}, of examples or positions,")
+        refuse(call.op, f"along dimension {dim} of {tuple(input.shape)} (examples or positions)")
 
 
 @rule(Kind.MOVES, on=Statistics)

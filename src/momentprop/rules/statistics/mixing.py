@@ -189,9 +189,7 @@ def _register_maximum(dims: int) -> None:
         return_indices: bool = False,
     ) -> Statistics:
         if return_indices:
-            raise ValueError(
-                "random maxima have random indices, which cannot be returned: write `return_indices=False`"
-            )
+            raise ValueError("max pooling cannot return the indices of random maxima: write `return_indices=False`")
         value = as_pixel(input, *channels_of(input), dims)
         count = math.prod(per_dim(kernel_size, dims))
         mean, variance = _LARGEST[count] if count in _LARGEST else largest_of(count)

@@ -104,7 +104,10 @@ def instance_norm(
 def _over_last(input: Statistics, normalized_shape: Sequence[int], op: str) -> list[int]:
     shape = list(input.shape[len(input.shape) - len(normalized_shape) :])
     if any(size not in (1, wanted) for size, wanted in zip(shape, normalized_shape, strict=True)):
-        raise ValueError(f"{op!r} normalizes {tuple(normalized_shape)}, but the statistics are {tuple(input.shape)}")
+        raise ValueError(
+            f"{op!r} normalizes dimensions of the sizes {tuple(normalized_shape)}, but the statistics have the shape "
+            f"{tuple(input.shape)}"
+        )
     return list(range(-len(normalized_shape), 0))
 
 

@@ -155,7 +155,7 @@ def cat(tensors: Sequence[Statistics | Tensor], dim: int = 0) -> Statistics:
     """
     for tensor in tensors:
         if isinstance(tensor, Statistics) and dim % tensor.ndim != _channel_dim(tensor):
-            refuse("cat", f"along dimension {dim} of {tuple(tensor.shape)}, of examples or positions,")
+            refuse("cat", f"along dimension {dim} of {tuple(tensor.shape)} (examples or positions)")
     return as_normal("cat", tensors, dim)  # type: ignore[no-any-return]
 
 
@@ -164,7 +164,7 @@ def _register_product(op: str, first: int) -> None:
         given = [*args, *kwargs.values()]
         left, right = given[first : first + 2]
         if not isinstance(left, Statistics) or isinstance(right, Statistics) or right.ndim != 2:
-            refuse(op, "other than that of the channels with a plain matrix on their right")
+            refuse(op, "except for channels times a plain matrix")
         return as_normal(op, *args, **kwargs)
 
     _document(product, op, "The channels times a plain matrix on their right")

@@ -92,8 +92,8 @@ def _study(
     chosen = study.quick_data if options.quick else study.data
     try:
         test = load_split(chosen, "test", options.root)
-    except DataError:
-        print(f"{name}: not measured, because {chosen} is not there", file=sys.stderr, flush=True)
+    except DataError as error:
+        print(f"{name}: not measured, because {error}", file=sys.stderr, flush=True)
         return kept
     cases = {}
     with progress(len(study.cases), chosen) as bar, exact_convolutions():

@@ -136,10 +136,10 @@ def _network(
     name = effort.data or subject.data
     try:
         training = data.load(name, options.root).normalized().train
-    except DataError:
+    except DataError as error:
         if kept is None:
             raise
-        print(f"{subject.title}: kept as it is, because {name} is not there", file=sys.stderr, flush=True)
+        print(f"{subject.title}: kept as it is, because {error}", file=sys.stderr, flush=True)
         return {"made": None, **kept}
     count = FULL.images if subject.network == "lenet" and not options.quick else effort.images
     images, _ = training.batch(order(len(training), 0, 0)[:count])

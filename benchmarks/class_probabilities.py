@@ -88,7 +88,7 @@ def main() -> None:
     """Measure, print and write the table."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    head = ["network", "noise", "deviation of logits", "KL, largest", "KL of the draws", "ms", f"ms, {MANY:,} points"]
+    head = ["network", "noise", "deviation of logits", "largest KL", "KL of the draws", "ms", f"ms, {MANY:,} points"]
     text = table(head, list(rows()))
     OUT.write_text(text + "\n", encoding="utf-8")
     print(text)

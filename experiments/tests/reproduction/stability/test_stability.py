@@ -170,8 +170,8 @@ def _data(accuracies, odds=None, seeds=2):
 def test_an_answer_counts_the_claims_that_hold():
     data = _data({"a": [0.8, 1.0], "b": [0.4, 0.6]}) | {"noise": [0, 1], "attacks": [0, 1]}
     claims = (("x", "a", "b"), ("y", "b", "a"), ("z", "a", "a"))
-    said = stability_deep_report._answer("does it help?", data, claims)
-    assert said == "does it help? yes in 3, no in 3, not settled in 3 of 9 cases"
+    said = stability_deep_report._answer("Does it help?", data, claims)
+    assert said == "Does it help? Yes in 3, no in 3, not settled in 3 of 9 cases."
 
 
 def test_odds_are_compared_where_every_seed_errs():

@@ -77,7 +77,9 @@ def discussion(network: dict[str, Any]) -> str:
 
     def against_ap1(method: str) -> str:
         better = count(lambda found: _sureness(found[method]) > 2)
-        return f"{method} is better in {better} and worse in {count(lambda found: _sureness(found[method]) < -2)}"
+        worse = count(lambda found: _sureness(found[method]) < -2)
+        words = f"{method.replace(', ', ' with ')} draws" if method in _DRAWS else method
+        return f"{words} is better in {better} and worse in {worse}"
 
     def no_worse(method: str) -> str:
         wins = (sum(found[method]["nll"] <= found[draws]["nll"] for found in cases) for draws in _DRAWS)
@@ -85,8 +87,8 @@ def discussion(network: dict[str, Any]) -> str:
 
     accurate = count(lambda found: found["AP1"]["accuracy"] > _least(found["AP2"]))
     return (
-        "Compared with AP1 by NLL, where differences of more than two standard errors count, and of "
-        f"{len(cases)} kinds of images: {'; '.join(map(against_ap1, ('AP2', 'calibrated AP2', _DRAWS[-1])))}. Where "
+        "A difference in NLL counts here if it exceeds two standard errors. Compared with AP1, of "
+        f"{len(cases)} kinds of images, {'; '.join(map(against_ap1, ('AP2', 'calibrated AP2', _DRAWS[-1])))}. Where "
         "even many draws are worse than AP1, the average over independent pixels is likely to be worse than the answer "
         "for their means, whatever computes it. AP1 is more accurate than AP2 by more than two standard errors in "
         f"{accurate}. The mean NLL is no worse than that of 8, 32 and 128 draws for "

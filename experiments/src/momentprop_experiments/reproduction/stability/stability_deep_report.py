@@ -99,16 +99,17 @@ def _about(found: dict[str, Any]) -> str:
 def _answers(data: dict[str, Any]) -> str:
     """Say for each network whether AP2 scales, and whether calibration in the training helps."""
     return "\n".join(
-        f"* {_NAMES[name]}. {_answer('Is AP2 more accurate than the standard network?', found, _SCALES)}; "
-        f"{_answer('does calibration in training help?', found, _CALIBRATION)}; "
-        f"{_answer('does the mean of the loss help?', found, _EXPECTED)}."
+        f"* {_NAMES[name]}. {_answer('Is AP2 more accurate than the standard network?', found, _SCALES)} "
+        f"{_answer('Does calibration in training help?', found, _CALIBRATION)} "
+        f"{_answer('Does the mean of the loss help?', found, _EXPECTED)}"
         for name, found in data["networks"].items()
     )
 
 
 def _answer(words: str, found: dict[str, Any], which: Any) -> str:
     """Say how often the claims of one kind hold for the accuracy, under noise and both attacks."""
-    return f"{words} {counted(difference(found, change, *rest).verdict for _, *rest in which for change in CHANGES)}"
+    told = counted(difference(found, change, *rest).verdict for _, *rest in which for change in CHANGES)
+    return f"{words} {told[0].upper()}{told[1:]}."
 
 
 def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:

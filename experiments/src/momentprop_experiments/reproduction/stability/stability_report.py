@@ -113,8 +113,7 @@ def _setting(data: dict[str, Any]) -> str:
 
 ON_LEVELS = (
     "Levels are for images whose pixels are normalized to variance 1. An attack changes no pixel by more than its "
-    "level, but may leave the range of pixels. It lowers the log-likelihood of the true class by the very method that "
-    "is tested."
+    "level, but may leave the range of pixels. It lowers the log-likelihood of the true class by the tested method."
 )
 
 ON_LOSS = (
@@ -177,7 +176,7 @@ ON_CLAIMS = (
     "A verdict says whether the first of two networks, 'first – second', is better. The first table of verdicts has "
     "its gain in accuracy, in points, over the levels above zero. The second has by how many powers of ten its errors "
     "have lower odds, over the levels at which every seed errs. Both have the same noise and order of training images. "
-    f"{ON_INTERVALS} The interval leaves out the choice of test images."
+    f"{ON_INTERVALS} ± leaves out the choice of test images."
 )
 
 

@@ -29,7 +29,7 @@ from momentprop_experiments.provenance import start
 from momentprop_experiments.runs import trained_networks
 
 NETWORK, VARIANCE = "cifar-lrelu", 0.1
-TITLE = "What calibrated AP2 costs beside plain AP2"
+TITLE = "What calibrated AP2 costs, compared with plain AP2"
 
 
 class Plain(nn.Module):
@@ -116,8 +116,9 @@ def report(data: dict[str, Any]) -> str:
             cells = [_cell(found.get(name)) for name in head[2:4]]
             rows.append([measured["machine"], form, *cells, str(found["rounds"])])
     about = (
-        "Ratios of times in the CIFAR-10 network (`cifar-lrelu`, input variance 0.1), without gradients: medians, and "
-        "in brackets quartiles, over rounds in which all run one after the other. `python benchmarks/calibration.py`."
+        "The table has ratios of times of a pass without gradients, in the CIFAR-10 network (`cifar-lrelu`, input "
+        "variance 0.1). They are medians over rounds in which all methods take turns, with the quartiles in brackets. "
+        "`python benchmarks/calibration.py` measures them."
     )
     return f"# {TITLE}\n\n{about}\n\n{table(head, rows)}\n"
 

@@ -1,8 +1,9 @@
 r"""What a calibration can depend on: trials on the CIFAR network; `momentprop.calibrate` keeps what pays.
 
-Every trial fits, layer by layer and front to back, a prediction of $\log(\sigma^{*2}/\sigma^2)$ from the propagated
-value, and sometimes of $(\mu^* - \mu)/\sigma^*$. A trial is a list of stages; each is fitted to what the ones before it
-leave. `momentprop.calibrate` does as "state, then log v of all channels, rank 16", with shrinkage.
+A calibration predicts from the propagated value how far AP2 is off, and corrects it. Each trial is one way to predict:
+layer by layer, from front to back, it fits a prediction of $\log(\sigma^{*2}/\sigma^2)$, and sometimes of
+$(\mu^* - \mu)/\sigma^*$. A trial is a list of stages, each fitted to what the earlier ones leave.
+`momentprop.calibrate` works like "state, then log v of all channels, rank 16", with shrinkage.
 
     python benchmarks/calibration_trials.py --root DATA --out results/benchmarks
 
@@ -403,12 +404,21 @@ def report(data: dict[str, Any]) -> str:
     """Return the tables in Markdown."""
     lines = [f"# Trials of what a calibration depends on\n\n{(__doc__ or '').split(chr(10) * 2)[1]}\n"]
     lines.append(
-        f"CIFAR network, {data['images']} held-out test images, {data['samples']} draws as the reference (floor of "
-        f"eps_mean {metrics.eps_mean_floor(data['samples']):.3f}); calibrated with {data['main']} training images and "
-        f"{data['calibration_samples']} draws. The figures are after the pooling, the range of eps_std is that of the "
-        f"layers before it. {data['device']}, torch {data['torch']}.\n"
+        f"The tables have errors in the CIFAR network on {data['images']} held-out test images, compared with "
+        f"{data['samples']:,} draws, whose own eps_mean is {metrics.eps_mean_floor(data['samples']):.3f}. Calibrations "
+        f"are fitted to {data['main']} training images with {data['calibration_samples']:,} draws. Errors are after "
+        f"the pooling; 'eps_std by layer' is the range over the layers before it. Measured on {data['device']} with "
+        f"torch {data['torch']}.\n"
     )
-    head = ["trial", "eps_mean", "eps_std", "rms log", "KL", "layers", "eps_mean with other numbers of images"]
+    head = [
+        "trial",
+        "eps_mean",
+        "eps_std",
+        "rms log σ",
+        "KL",
+        "eps_std by layer",
+        "eps_mean if fitted to other numbers of images",
+    ]
     for title, trials in data["cases"].items():
         rows = []
         for trial, counts in trials.items():

@@ -90,7 +90,7 @@ def main() -> None:
     """Measure, print and write the table."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    head = ["network", "noise", "deviation of logits", "KL, largest", "KL of the draws", "ms", f"ms, {MANY:,} points"]
+    head = ["network", "noise", "deviation of logits", "largest KL", "KL of the draws", "ms", f"ms, {MANY:,} points"]
     made = start()
     found = list(rows())
     data = {"rows": [dict(zip(head, row, strict=True)) for row in found], "made": made("cpu")}

@@ -107,8 +107,16 @@ def main() -> None:
             print(title, items, {name: round(value, 2) for name, value in found.items()}, flush=True)
     options.folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
-    rows = [[name, *(f"{found[column]:.2f}" for column in COLUMNS)] for name, found in sorted(known.items())]
-    path.with_suffix(".md").write_text(table(["", *COLUMNS], rows) + "\n")
+    path.with_suffix(".md").write_text(markdown(dict(sorted(known.items()))), encoding="utf-8")
+
+
+def markdown(known: dict[str, dict[str, float]]) -> str:
+    """Return the table of all devices."""
+    rows = [
+        [name.replace(", 1 images", ", 1 image"), *(f"{found[column]:.2f}" for column in COLUMNS)]
+        for name, found in known.items()
+    ]
+    return table(["network", *COLUMNS], rows) + "\n"
 
 
 if __name__ == "__main__":

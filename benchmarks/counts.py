@@ -157,7 +157,8 @@ def markdown(found: dict[str, dict[str, Any]], before: dict[str, dict[str, Any]]
             rows.append(["" if name != "torch" else title, name, *cells])
     facts = about()
     used = f"torch {facts['torch']}, Python {facts['python']}, momentprop at {facts['commit']}, {facts['processor']}"
-    return f"{used}\n\n{table(('', 'method', 'frames', 'operations of torch', 'processor µs'), rows)}"
+    head = ("operation", "method", "frames", "operations of torch", "processor µs")
+    return f"{used}\n\n{table(head, rows)}"
 
 
 def main() -> None:

@@ -45,9 +45,11 @@ PATIENCE = 2.0
 """A contender that takes more seconds than this does not take turns: its first call is timed."""
 
 _NOTES = (
-    f"ReLU networks with He's initialization, inputs with variance {VARIANCE}. `eps_mean` is the average error of the "
-    "means over the average deviation, σ the geometric mean of the ratio of deviations to the true ones, KL the "
-    "divergence of the mean softmax of normal logits with these moments (of draws: of their own) from the true one."
+    "The tables compare the errors and the times of methods and packages, on ReLU networks with He's initialization "
+    f"and inputs of variance {VARIANCE}. `eps_mean` is the error of the means in deviations: their average error "
+    "divided by the average deviation. σ is the factor by which deviations are off, the geometric mean of their ratio "
+    "to the true ones; 1 is right. KL is the divergence of the class probabilities from the true ones, for normal "
+    "logits with these moments; draws use their own softmax."
 )
 
 
@@ -206,11 +208,11 @@ def times(solvers: dict[str, Solver], x: Tensor, clock: Clock) -> dict[str, floa
 def markdown(data: dict[str, Any]) -> str:
     """Return the tables of all networks."""
     about = f"torch {data['torch']}, Python {data['python']}, momentprop at {data['commit']}, {data['processor']}"
-    parts = ["# Beside the peers", _NOTES, f"{about}, {data['threads']} threads."]
+    parts = ["# Compared with other libraries", _NOTES, f"{about}, {data['threads']} threads."]
     for network, found in data["networks"].items():
         keys = sorted({key for each in found.values() for key in each if key.startswith("batch")})
         rows = [[name, *_cells(each, keys)] for name, each in found.items()]
-        head = ("", "eps_mean", "σ", "KL", *(f"{key}, ms" for key in keys))
+        head = ("method", "eps_mean", "σ", "KL", *(f"{key}, ms" for key in keys))
         parts += [f"## {network}", table(head, rows)]
     return "\n\n".join(parts)
 

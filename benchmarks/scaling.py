@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 NAME = "speed-scale"
 
 _NOTES = (
-    "A forward pass without gradients, by AP2 and of the plain network, which take turns: median times. A sweep ends "
-    "where a pass no longer runs."
+    "The table has the median time of a forward pass without gradients, by AP2 and of the plain network, which take "
+    "turns. The size of one thing grows; a sweep ends where a pass no longer runs."
 )
 
 

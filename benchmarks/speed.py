@@ -30,11 +30,12 @@ from momentprop.codegen import programs
 from momentprop.markdown import table
 from momentprop_experiments.provenance import start
 
-_HEAD = ("", "case", "target", "measured (quartiles)", "one", "other", "rounds")
+_HEAD = ("first / second", "case", "target", "measured (quartiles)", "first", "second", "rounds")
 _NOTES = (
-    "Ratios of times within a round, in which contenders take turns: medians over rounds, in brackets the quartiles. "
-    "*One* and *other* are the median times, or the memory, of the contenders whose ratio it is. Memory of a GPU is "
-    "all that is allocated at the peak, weights and inputs too; of a CPU it is what the pass allocates."
+    "The table has the time of a first contender divided by that of a second. Both take turns, round by round; a "
+    "number is the median over rounds of the ratio within a round, with the quartiles in brackets. *First* and "
+    "*second* are their own median times, or their memory. Memory on a GPU is all that is allocated at the peak, with "
+    "weights and inputs; on a CPU it is what the pass allocates."
 )
 
 

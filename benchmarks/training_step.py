@@ -32,8 +32,9 @@ PRINTED = {"BN": 1.5, "AP2": 3.0, "AP2 with analytic norm": 6.0}
 """The paper's ratios to the standard step."""
 
 _NOTES = (
-    f"A training step of the CIFAR-10 network with batches of {BATCH}, relative to a standard step: medians over "
-    "rounds in which all take turns, and in brackets the quartiles."
+    f"The table has the time of a training step of the CIFAR-10 network with batches of {BATCH}, relative to a "
+    "standard step. Numbers are medians over rounds in which all kinds of steps take turns, with the quartiles in "
+    "brackets. BN is batch normalization."
 )
 
 

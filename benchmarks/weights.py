@@ -210,26 +210,28 @@ def operating(score: Tensor, digits: int) -> tuple[Tensor, Tensor]:
 def markdown(measured: dict[str, Any]) -> str:
     """Return the tables of all networks."""
     about = f"torch {measured['torch']}, momentprop at {measured['commit']}, {measured['processor']}"
-    parts = [f"Measured with {about}, {measured['threads']} threads."]
+    parts = [f"Measured with {about}, {measured['threads']} thread{'s' * (measured['threads'] > 1)}."]
     for network, found in measured["networks"].items():
         floor = found["floor"]
         parts += [
-            f"**A {network}**, prior precision {found['precision']:g}: moments and class probabilities of 200 test "
-            "images beside 5,000 draws"
+            f"**A {network}**, prior precision {found['precision']:g}: errors of the moments and class probabilities "
+            "of 200 test images, compared with 5,000 draws, and times"
         ]
         rows = [[name, *_cells(each, ("eps_mean", "sigma", "rms", "kl", "moments", "classes"))]
                 for name, each in found["methods"].items()]  # fmt: skip
         rows.append(["other 5,000 draws", *_cells(floor, ("eps_mean", "sigma", "rms", "kl")), "", ""])
-        parts.append(table(["", "eps_mean", "σ", "rms of log σ", "KL", "moments, ms", "classes, ms"], rows))
-        parts += [f"**A {network}**, at a tenth of the prior precision, {found['precision'] / 10:g}"]
+        parts.append(table(["method", "eps_mean", "σ", "rms of log σ", "KL", "moments, ms", "classes, ms"], rows))
+        parts += [f"**A {network}**, the same errors at a tenth of the prior precision, {found['precision'] / 10:g}"]
         rows = [
             [name, *_cells(each, ("eps_mean", "sigma", "rms", "kl"))] for name, each in found["at more noise"].items()
         ]
-        parts.append(table(["", "eps_mean", "σ", "rms of log σ", "KL"], rows))
-        parts += [f"**A {network}**: {found['images']:,} digits and as many garments"]
+        parts.append(table(["method", "eps_mean", "σ", "rms of log σ", "KL"], rows))
+        parts += [
+            f"**A {network}**: errors on {found['images']:,} digits, and how well as many garments are told from them"
+        ]
         keys = ("error", "nll", "risk", "risk at 90 %", "told by entropy", "told by information")
         rows = [[name, *_cells(each, keys)] for name, each in found["methods"].items()]
-        parts.append(table(["", *keys], rows))
+        parts.append(table(["method", "share of errors", "NLL", *keys[2:]], rows))
     return "\n\n".join(parts) + "\n"
 
 

@@ -26,8 +26,8 @@ YES, NO, OPEN = "yes", "no", "not settled"
 """The verdicts."""
 
 ON_INTERVALS = (
-    f"± is the half width of the {LEVEL:.0%} interval of the mean over the seeds, by Student's t. The answer is yes or "
-    "no if zero is outside the interval, and not settled otherwise, or if there is one seed."
+    f"± is half the width of the {LEVEL:.0%} interval of the mean over the seeds, by Student's t. An answer is 'not "
+    "settled' if zero lies inside this interval, or if there is only one seed."
 )
 
 
@@ -98,21 +98,21 @@ def _inside(angle: float, freedom: int) -> float:
 
 
 def counted(verdicts: Iterable[str]) -> str:
-    """Say how often each verdict is given, and how many would be settled by chance.
+    """Say how often each verdict is given.
 
     >>> counted(["yes", "yes", "not settled"])
-    'yes 2, not settled 1 of 3 claims'
+    'yes in 2, not settled in 1 of 3 cases'
     """
     given = list(verdicts)
-    told = ", ".join(f"{each} {given.count(each)}" for each in (YES, NO, OPEN) if each in given)
-    return f"{told} of {len(given)} claims"
+    told = ", ".join(f"{each} in {given.count(each)}" for each in (YES, NO, OPEN) if each in given)
+    return f"{told} of {len(given)} cases"
 
 
 def by_chance(verdicts: int) -> str:
     """Say how many of some verdicts chance alone would settle: they are not corrected for their number.
 
     >>> by_chance(34)
-    'Of 34 verdicts, chance alone would settle about 1.7 if there were no differences.'
+    'If nothing differed, chance alone would still settle about 1.7 of these 34 verdicts.'
     """
     settled = f"{(1 - LEVEL) * verdicts:.1f}"
-    return f"Of {verdicts} verdicts, chance alone would settle about {settled} if there were no differences."
+    return f"If nothing differed, chance alone would still settle about {settled} of these {verdicts} verdicts."

@@ -97,8 +97,8 @@ class Setting:
     def missing(self, cases: Mapping[str, NoisyNetwork]) -> list[str]:
         """Say how to get the missing networks, in one sentence for each."""
         absent = dict.fromkeys(case.network for case in cases.values() if not self.has(case))
-        return [f"`{name}` is left out, because it is not there: {LEFT_OUT[name]}, and `--networks` names the folder "
-                f"of its `{name}.safetensors`." for name in absent]  # fmt: skip
+        return [f"The cases of `{name}` are missing, because the trained network was not found: {LEFT_OUT[name]}, and "
+                f"`--networks` names the folder with its `{name}.safetensors`." for name in absent]  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -48,9 +48,8 @@ def paper(
     """Reproduce a table or a figure of the paper.
 
     Prints the table, and writes NAME.json (the numbers), NAME.md (the table), NAME.png and NAME.svg (the figure) into
-    DIR/paper. Most experiments with networks use the trained ones in `results/networks` of the repository, and test
-    images that `momentprop data get` fetches. An experiment that trains networks keeps its runs, and resumes them when
-    called again.
+    DIR/paper. Most experiments use the trained networks in `results/networks` of the repository, and test images that
+    `momentprop data get` fetches. Experiments that train networks keep their runs; call the command again to resume.
     """
     names = _names(name)
     drawing.require()
@@ -63,7 +62,7 @@ def _listed() -> str:
     """Return the names with their titles, one per line; the backspace keeps typer from joining the lines."""
     width = max(map(len, EXPERIMENTS))
     lines = [f"  {name:{width}}  {experiment.TITLE}" for name, experiment in EXPERIMENTS.items()]
-    return "\n".join(["\b", "Names:", *lines, f"  {'all':{width}}  all that need no data set"])
+    return "\n".join(["\b", "Names:", *lines, f"  {'all':{width}}  All experiments that need no data set"])
 
 
 def _names(name: str) -> list[str]:

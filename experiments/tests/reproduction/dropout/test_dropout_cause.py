@@ -36,7 +36,7 @@ def test_a_quick_run_looks_at_every_way(quick):
         for part in ("training", "validation"):
             by_draws, mean = (run["looks"][part][name] for name in ("loss by draws", "mean loss of draws"))
             assert all(a < b for a, b in zip(by_draws, mean, strict=True))  # by Jensen's inequality
-    assert "joint covariance (1 epochs)" in result.markdown
+    assert "joint covariance (1 epoch)" in result.markdown
     assert "Not complete" not in result.markdown
 
 

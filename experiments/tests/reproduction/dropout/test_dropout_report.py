@@ -32,8 +32,8 @@ def test_a_claim_is_answered_by_runs_of_the_same_seed():
     assert (late.here, late.by) == ("not settled", "not reached by 2 of 2")
     assert "analytic-norm" not in {each.way for each in found.values()}
     text = summary(list(found.values()))
-    assert "With p = 0.3, analytic dropout improves the validation accuracy, and may or may not be as fast." in text
-    assert "1 are the same here, 0 the contrary, and 3 are not settled" in text
+    assert "With p = 0.3, analytic dropout improves the validation accuracy, and it is not settled whether" in text
+    assert "1 of its answers hold here, 0 are contradicted, and 3 are not settled" in text
 
 
 def test_one_seed_settles_nothing():
@@ -42,9 +42,9 @@ def test_one_seed_settles_nothing():
 
 
 def test_what_a_run_did_not_record_is_told():
-    assert _where([{"made": None}, {}]).startswith("Of 2 runs, 2 before runs recorded their device")
+    assert _where([{"made": None}, {}]).startswith("Of 2 runs, we made 2 before runs recorded their device")
     made = {"device": "cuda (H200)", "commit": "0123456789abcdef"}
-    assert _where([{"made": made}, {"made": made}]) == "Of 2 runs, 2 on cuda (H200), commit 012345678."
+    assert _where([{"made": made}, {"made": made}]) == "Of 2 runs, we made 2 on cuda (H200), commit 012345678."
 
 
 def test_plain_training_is_compared_with_the_same_seeds():

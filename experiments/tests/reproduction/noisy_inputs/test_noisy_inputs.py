@@ -118,9 +118,9 @@ def test_the_discussion_says_where_a_method_is_surely_better():
 
     corruptions = {"noise": found(0.5), "block": found(-0.5), "gap": found(0.1)}
     text = discussion({"corruptions": corruptions})
-    assert "for AP2 better in 1, and worse in 1; for calibrated AP2 better in 1, and worse in 1;" in text
+    assert "AP2 is better in 1 and worse in 1; calibrated AP2 is better in 1 and worse in 1;" in text
     assert "AP1 is more accurate than AP2 by more than two standard errors in 3." in text
-    assert "for AP2 in 3, 3, 3; for calibrated AP2 in 3, 3, 3." in text
+    assert "for AP2 in 3, 3, 3, and for calibrated AP2 in 3, 3, 3 kinds of images." in text
     rows = [line.split("|")[2].strip() for line in _gains(corruptions).splitlines()[2:]]
     assert rows == ["**+0.50 ± 0.1**", "-0.50 ± 0.1", "+0.10 ± 0.1"]
 

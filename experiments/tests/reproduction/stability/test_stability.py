@@ -105,7 +105,7 @@ def test_seeds_that_are_trained_are_told_without_the_others(quick, monkeypatch):
     found = stability.run(folder, options)
     assert found.data["curves"] == result.data["curves"]
     assert (found.data["seeds"], found.data["wanted"]) == (1, 2)
-    assert "over 1 seed (of 2: the others are not trained yet, and the same command goes on" in found.markdown
+    assert "over 1 seed (of 2: the same command trains the others)" in found.markdown
 
 
 def test_deeper_networks_have_all_curves_in_order(quick_deep):
@@ -170,8 +170,8 @@ def _data(accuracies, odds=None, seeds=2):
 def test_an_answer_counts_the_claims_that_hold():
     data = _data({"a": [0.8, 1.0], "b": [0.4, 0.6]}) | {"noise": [0, 1], "attacks": [0, 1]}
     claims = (("x", "a", "b"), ("y", "b", "a"), ("z", "a", "a"))
-    said = stability_deep_report._answer("it helps", data, claims)
-    assert said == "it helps: yes 3, no 3, not settled 3 of 9 claims"
+    said = stability_deep_report._answer("Does it help?", data, claims)
+    assert said == "Does it help? Yes in 3, no in 3, not settled in 3 of 9 cases."
 
 
 def test_odds_are_compared_where_every_seed_errs():

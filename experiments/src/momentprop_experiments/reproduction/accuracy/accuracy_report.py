@@ -13,20 +13,31 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_NOTES = (
-    "Columns: C is a convolution, A an activation (with the dropout after it), F the last layer, P the average "
-    "pooling. `eps_mean` is the average of |μ - μ*| over that of σ*, `eps_std` the geometric mean of σ/σ*. KL is the "
-    "divergence of the class posterior from that of the draws in nats: by the simplified softmax, by the full one "
-    "of the paper (KL') and by ours (race); it is a mean over these few images, of which one can be nearly all of it, "
-    "and `accuracy-scales` has that of more images with errors. AP2 is run with values of three families: Normal "
-    "(exact expectations), Logistic, and Fitted (the formulas of the paper's implementation). The floor is what a "
-    "perfect method would show, because the draws are finite."
+_NOTES = """\
+* `eps_mean` is the error of the means in deviations: the average of |μ - μ*| divided by the average of σ*, where the
+  star marks the moments of the draws. Less is better.
+* `eps_std` is the factor by which the deviations are off: the geometric mean of σ/σ*. 1 is right.
+* KL is the divergence of the class posterior from that of the draws, in nats. The column KL uses the paper's simplified
+  softmax, KL' the paper's full softmax, and 'KL race' ours. Each is a mean over few images, and one image can make up
+  nearly all of it; `accuracy-scales` has means over more images, with errors.
+* Normal, Logistic and Fitted are the families of values in AP2. Normal takes exact expectations; Fitted takes the
+  formulas of the paper's implementation.
+* The floor is the error that even a perfect method would show, because the draws are finite.
+* The columns are layers: C is a convolution, A an activation (with the dropout after it), F the last layer, and P the
+  average pooling."""
+
+_LAST = "In each group of columns, the paper's number comes first and ours follow."
+
+_WORTH = (
+    "The table says how many draws would have the same error at the output as one pass of the method. The last columns "
+    "are about class probabilities."
 )
 
 _SCALES = (
-    "The paper does not say whether N(0, v) is on normalized inputs or on pixels. Below is the root mean square of "
-    "log(ours / printed) of AP1's `eps_mean` over the layers, and in brackets its value at the last layer. These are "
-    "of 300 draws, whose floor is 0.046: smaller errors cannot be compared."
+    "The paper does not say whether it adds the noise N(0, v) to normalized inputs or to pixels. The table tries each "
+    "reading, and says how far AP1's `eps_mean` is then from the printed one: the root mean square of "
+    "log(ours / printed) over the layers. The smallest number in a row fits best. Our `eps_mean` at the last layer is "
+    "in brackets. Here 300 draws are the truth; their floor is 0.046, so smaller errors cannot be compared."
 )
 
 
@@ -34,11 +45,15 @@ def markdown(title: str, data: dict[str, Any]) -> str:
     """Return the whole report in Markdown."""
     parts = [
         f"# {title}",
-        f"Over {data['data']} and all units of a layer, or {data['units_per_layer']:,} of them picked at random if "
-        f"there are more. {_draws(data)} {_NOTES}",
-        "**At the last layer: the paper and ours**",
+        "The tables compare AP1 and AP2 with Monte Carlo draws at every layer, and put the paper's numbers beside "
+        f"ours. The errors are averages over {data['data']} and over all units of a layer, or over "
+        f"{data['units_per_layer']:,} units picked at random if a layer has more. {_draws(data)}",
+        _NOTES,
+        "**The paper's numbers and ours at the last layer**",
+        _LAST,
         _last_layer(data),
-        "**Worth so many draws: how many would have the same error at the output**",
+        "**How many draws have the same error at the output**",
+        _WORTH,
         _worth(data),
         "**What the variance means**",
         _SCALES,
@@ -54,8 +69,8 @@ def markdown(title: str, data: dict[str, Any]) -> str:
 
 def _draws(data: dict[str, Any]) -> str:
     fewest, *more = sorted({case["draws"] for case in data["cases"].values()})
-    several = f", or {more[-1]:,} where so few cannot tell AP2's error at the output from their own" if more else ""
-    return f"The truth is {fewest:,} draws{several}."
+    several = f", or from {more[-1]:,} where these are too few to show AP2's error at the output" if more else ""
+    return f"The truth comes from {fewest:,} draws{several}."
 
 
 def _last_layer(data: dict[str, Any]) -> str:

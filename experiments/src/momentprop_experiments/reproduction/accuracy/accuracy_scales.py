@@ -39,9 +39,7 @@ from momentprop_experiments.reproduction.outcome import Outcome, rounded
 from momentprop_experiments.runs import trained_networks
 
 NAME = "accuracy-scales"
-TITLE = (
-    "Accuracy of AP1 and AP2 with noise on pixels and on normalized inputs, and class posteriors with errors (table)"
-)
+TITLE = "Accuracy of AP1 and AP2 with noise on pixels and on normalized inputs (table)"
 
 STUDIES = {"lenet": accuracy_lenet.STUDY, "cifar": accuracy_cifar.STUDY}
 

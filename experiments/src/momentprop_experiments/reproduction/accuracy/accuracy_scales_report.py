@@ -15,20 +15,23 @@ if TYPE_CHECKING:
 _SCALES = {"normalized": "normalized inputs", "pixels": "pixels", "none": NONE}
 
 _NOTES = (
-    "The paper does not say whether N(0, v) is on normalized inputs or on pixels in [0, 1]; a pixel's v is a larger "
-    "variance of a normalized input. AP2 is by exact expectations, or, as 'Fitted', by the formulas of the paper's "
-    "implementation. `eps_mean` and `eps_std` are as in the accuracy tables."
+    "The paper does not say whether it adds the noise N(0, v) to normalized inputs or to pixels in [0, 1]. Here the "
+    "noise is added to each in turn: noise of variance v on pixels has a larger variance after the normalization. "
+    "`eps_mean` is the error of the means in deviations, and `eps_std` the factor by which deviations are off; 1 is "
+    "right. AP2 takes exact expectations, except in the columns 'Fitted', which take the formulas of the paper's "
+    "implementation."
 )
 _ON_DISTANCE = (
-    "The root mean square of log(ours / printed) over the layers. The smaller of the two scales is bold. Networks, "
-    "training and draws differ from the paper's, so that none of them can be zero."
+    "The table says how far our errors are from the printed ones: the root mean square of log(ours / printed) over the "
+    "layers. The scale that fits better is bold. Our networks, training and draws differ from the paper's, so we do "
+    "not expect zeros."
 )
 _ON_POSTERIORS = (
-    "The mean divergence of the class posterior from that of the draws in nats, ± one standard error over the images; "
-    "what finite draws add to it is taken away. The paper's softmax is the simplified one (KL) and the full one (KL'). "
-    "'Worth' is the number of draws with the same mean divergence; it is left out where the divergence is less than "
-    "two of its errors. 'Largest' is the share of a single image in the sum of AP2's: where it is near one, the table "
-    "tells of that image."
+    "The table has the divergence of the class posterior from that of the draws, in nats: the mean over the images, ± "
+    "one standard error, without the part that finite draws add. KL uses the paper's simplified softmax, and KL' its "
+    "full one. 'Worth' is the number of draws with the same mean divergence; a dash means that the divergence is less "
+    "than two standard errors. 'Largest' is the share of a single image in AP2's divergence: where it is high, the row "
+    "says little about the other images."
 )
 
 _POSTERIORS = (
@@ -48,18 +51,19 @@ def markdown(title: str, data: dict[str, Any]) -> str:
     for study in data["studies"].values():
         posterior = _rows(study)[0][2]["posterior"]
         about = (
-            f"The first {study['images']} test images of {study['data']} and {study['draws']:,} draws; for the class "
-            f"posteriors {posterior['images']:,} images and {posterior['draws']:,} draws. Made on "
+            f"The table compares the errors at the last layer with the printed ones. It takes the first "
+            f"{study['images']} test images of {study['data']} and {study['draws']:,} draws; the class posteriors "
+            f"below take {posterior['images']:,} images and {posterior['draws']:,} draws. Measured on "
             f"{study['made']['device']} in {study['made']['seconds']:.0f} s."
         )
-        parts += [f"**{study['data']}: the last layer**", about, _last(study)]
-        parts += [f"**{study['data']}: how far from the paper's layers**", _ON_DISTANCE, _distances(study)]
+        parts += [f"**{study['data']}: errors at the last layer**", about, _last(study)]
+        parts += [f"**{study['data']}: distance from the paper's numbers**", _ON_DISTANCE, _distances(study)]
         parts += [f"**{study['data']}: class posteriors**", _ON_POSTERIORS, _posteriors(study)]
     return "\n\n".join(parts)
 
 
 def _open(name: str, data: str) -> str:
-    return f"Open: the cases of the {name} table are not measured, because {data} was not there."
+    return f"Still open: the cases of the {name} table were not measured, because {data} was not available."
 
 
 def _rows(study: dict[str, Any]) -> list[Row]:

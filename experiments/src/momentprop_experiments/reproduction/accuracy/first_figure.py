@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "first-figure"
-TITLE = "Output units of LeNet for one noisy digit: histograms of draws, AP1, AP2 (first figure)"
+TITLE = "The outputs of LeNet for one noisy digit, by draws, AP1 and AP2 (the paper's first figure)"
 
 VARIANCE = 0.1
 """The variance of the noise on the normalized pixels."""
@@ -82,15 +82,17 @@ def _report(report: Report, data: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             f"# {TITLE}",
-            f"The network is `lenet-lrelu`, the digit a {data['label']} of the embedded test images (number {DIGIT}), "
-            f"chosen because noise of variance {VARIANCE:g} on its normalized pixels makes it ambiguous: of the first "
-            "300 it is the one whose class probabilities AP1 misses most. Most digits stay certain.",
+            f"The table compares AP1 and AP2 with {report.samples:,} draws for one digit: the mean and the standard "
+            "deviation of each output of the network, and the probability of each class. The network is `lenet-lrelu`, "
+            f"and its normalized pixels have noise of variance {VARIANCE:g}. The digit is a {data['label']}, number "
+            f"{DIGIT} of the embedded test images. It is not typical: of the first 300 it is the one whose class "
+            "probabilities AP1 misses most.",
             table(head, rows),
-            f"Over the ten units the means by AP1 are off by {number(report.at_output('ap1').eps_mean)} standard "
-            f"deviations and those by AP2 by {number(report.at_output('ap2').eps_mean)}; AP2's deviations are "
-            f"{number(report.at_output('ap2').eps_std)} of those of {report.samples:,} draws. The class probabilities "
-            f"of AP1 are {number(found['ap1']['kl'])} nats from those of the draws, and those of AP2 "
-            f"{number(found['ap2']['kl_race'])}.",
+            f"Over the ten outputs, AP1's means are off by {number(report.at_output('ap1').eps_mean)} standard "
+            f"deviations and AP2's by {number(report.at_output('ap2').eps_mean)}. AP2's deviations are "
+            f"{number(report.at_output('ap2').eps_std)} of the true ones. The divergence of the class probabilities "
+            f"from those of the draws is {number(found['ap1']['kl'])} nats for AP1 and "
+            f"{number(found['ap2']['kl_race'])} for AP2.",
         ]
     )
 

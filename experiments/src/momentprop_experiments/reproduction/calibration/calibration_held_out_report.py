@@ -11,11 +11,12 @@ METHODS = {"ap1": "AP1", "ap2": "AP2", "calibrated": "calibrated"}
 _TOLD = {"eps_mean": "eps_mean", "eps_std": "eps_std", "layers": "layers", "rms_log_std": "rms log σ", "kl": "KL"}
 
 _NOTES = (
-    "All figures are at the output, and over test images; the calibration has seen training images only. `eps_mean` is "
-    "the average of |μ - μ*| over that of σ*, `eps_std` the geometric mean of σ/σ*, rms log σ the root mean square of "
-    "log(σ/σ*). KL is the divergence of the class posterior (by the race) from that of the draws, in nats: a mean over "
-    "these few images, of which one can be nearly all of it, so that it ranks no methods that are near each other. The "
-    "floor is what a perfect method would show, because the draws are finite."
+    "`eps_mean` is the error of the means in deviations: the average of |μ - μ*| divided by the average of σ*, where "
+    "the star marks the moments of the draws. `eps_std` is the factor by which deviations are off, the geometric mean "
+    "of σ/σ*; 1 is right. 'rms log σ' is the typical error of a single deviation, the root mean square of log(σ/σ*). "
+    "KL is the divergence of the class posterior from that of the draws, in nats. It is a mean over few images, and "
+    "one image can make up nearly all of it, so it does not rank methods that are close. The floor is the error that "
+    "even a perfect method would show, because the draws are finite."
 )
 
 
@@ -23,16 +24,21 @@ def markdown(title: str, data: dict[str, Any]) -> str:
     """Return the whole report in Markdown."""
     parts = [
         f"# {title}",
-        f"Fitted to {data['images']} training images with {data['samples']:,} draws, tried on the first "
-        f"{data['images']} test images. {_draws(data)} {_NOTES}",
+        f"The tables compare AP1, AP2 and calibrated AP2 with draws. The calibration was fitted to {data['images']} "
+        f"training images with {data['samples']:,} draws; all errors are over the first {data['images']} test images. "
+        f"{_draws(data)} {_NOTES}",
         *data["left_out"],
-        "**At the output**",
+        "**Errors at the output**",
         _at_output(data),
-        "**`eps_std` after every layer that mixes units: least … greatest** (in brackets: after every module)",
+        "**Deviations inside the network**",
+        "The table has the smallest and the largest `eps_std` over all layers that mix units, and in brackets over all "
+        "modules.",
         _ranges(data),
-        "**Intervals: how many of the draws they hold**",
+        "**Intervals: the share of draws that they hold**",
+        "An interval is right if it holds as many draws as its level says.",
         _coverage(data),
-        "**Worth so many draws: how many would have the same error at the output**",
+        "**How many draws have the same error at the output**",
+        "The second column has the number of draws that serve as the truth; numbers above it cannot be told apart.",
         _worth(data),
     ]
     if any(case["targets"] is not None for case in data["cases"].values()):
@@ -46,7 +52,7 @@ def _draws(data: dict[str, Any]) -> str:
     for count in sorted(set(counts.values()), reverse=True):
         names = ", ".join(name for name in counts if counts[name] == count)
         told.append(f"{count:,} draws ({names})")
-    return f"The truth is {'; '.join(told)}."
+    return f"The truth comes from {'; '.join(told)}."
 
 
 def _verdict(case: dict[str, Any]) -> str:
@@ -109,10 +115,11 @@ def _worth(data: dict[str, Any]) -> str:
 def _aims() -> str:
     one = next(iter(TARGETS.values()))
     return (
-        f"For the CIFAR-10 network: `eps_std` from {one.eps_std[0]} to {one.eps_std[1]} at the output and from "
-        f"{one.layers[0]} to {one.layers[1]} after every layer that mixes units, rms log σ at most {one.rms_log_std}; "
-        "`eps_mean` and how many times KL is less than that of AP2 as below. The stretch is an `eps_mean` of 0.025, "
-        "which 1,000 draws have, and `eps_std` from 0.95 to 1.05 after every such layer."
+        f"These are our targets for the CIFAR-10 network: `eps_std` from {one.eps_std[0]} to {one.eps_std[1]} at the "
+        f"output and from {one.layers[0]} to {one.layers[1]} after every layer that mixes units, and rms log σ of at "
+        f"most {one.rms_log_std}. The targets for `eps_mean`, and for how many times smaller KL is than AP2's, are in "
+        "the table. The further aim is an `eps_mean` of 0.025, which 1,000 draws have, and `eps_std` from 0.95 to 1.05 "
+        "after every such layer."
     )
 
 
@@ -133,4 +140,5 @@ def _targets(data: dict[str, Any]) -> str:
         }
         cells = [f"{text}: {'met' if met[key] else 'missed'}" for key, text in told.items()]
         rows.append([case["title"], *cells, "met" if case["stretch"] else "missed"])
-    return table(["case", "eps_mean", "eps_std", "layers", "rms log σ", "KL, times less", "stretch"], rows)
+    head = ["case", "eps_mean", "eps_std", "eps_std by layer", "rms log σ", "KL, times smaller", "further aim"]
+    return table(head, rows)

@@ -35,7 +35,7 @@ from momentprop_experiments.reproduction.outcome import Outcome, rounded
 from momentprop_experiments.reproduction.posterior_scores import coverage, mean_of_softmax, scores
 
 NAME = "calibration-posterior"
-TITLE = "Class posteriors of noisy test images, by calibrated AP2 and by Monte Carlo (table; takes a GPU)"
+TITLE = "Class posteriors of noisy test images by calibrated AP2 and by Monte Carlo (table; takes a GPU)"
 
 CASES = {
     "lenet-0.1": NoisyNetwork("LeNet, LReLU, N(0, 0.1)", "lenet-lrelu", "mnist", 0.1),

@@ -12,24 +12,26 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_NOTES = (
-    "Noise is drawn once for every test image. A method is given the noisy image and the variance of the noise, and "
-    "asked for the class posterior under such noise about *this* image: what the clean image was is unknown, and that "
-    "natural images are likelier than others is not used. NLL is the negative log-likelihood of the true class in "
-    "nats, ECE the expected calibration error (15 bins), KL the divergence from the posterior of the draws that are "
-    "the truth; in their own row is what the exact posterior would show, because they are finite. Intervals are those "
-    "of the logits, and the columns tell how many of the draws they hold; those of Monte Carlo are made of the mean "
-    "and the deviation of its draws. The last column is how many 90 % intervals hold the logit of the clean image. ± "
-    "is one standard error; all methods see the same images, so that differences are more certain."
-)
+_NOTES = """\
+* The forward passes are the cost of a batch of {timed} images and its class posteriors, in passes of the plain network.
+* NLL is the negative log-likelihood of the true class in nats. ECE is the expected calibration error, with 15 bins.
+* KL is the divergence from the posterior of the draws that serve as the truth. Their own row has the divergence that
+  the exact posterior would show, because these draws are finite.
+* 50 %, 90 % and 99 % are levels of intervals for the logits, and the cells say how many of the draws they hold. Monte
+  Carlo makes its intervals from the mean and the deviation of its draws. The last column says how many 90 % intervals
+  hold the logit of the clean image.
+* ± is one standard error. All methods see the same images, so differences are more certain than ± suggests."""
 
 
 def markdown(title: str, data: dict[str, Any]) -> str:
     """Return the whole report in Markdown."""
     parts = [
         f"# {title}",
-        f"{data['test_images']:,} test images; {data['draws']:,} draws are the truth; costs are measured on batches of "
-        f"{data['timed_images']} images, in forward passes of the plain network, with the class posterior. {_NOTES}",
+        f"Each of {data['test_images']:,} test images gets noise, drawn once. A method sees the noisy image and the "
+        "variance of the noise, and gives the class posterior under such noise on *this* image. It does not know the "
+        "clean image, and does not use that natural images are likelier than others. "
+        f"{data['draws']:,} draws serve as the truth.",
+        _NOTES.format(timed=data["timed_images"]),
     ]
     for case in data["cases"].values():
         parts += [f"**{case['title']}**", table(_HEAD, [_row(*each) for each in case["methods"].items()])]

@@ -29,7 +29,7 @@ from momentprop_experiments.reproduction.noisy_networks import (
 from momentprop_experiments.reproduction.outcome import Outcome, rounded
 
 NAME = "calibration-transfer"
-TITLE = "A calibration under other noise, on shifted images, and from few or none (table; takes a GPU)"
+TITLE = "Calibrations under other noise, on shifted images, and fitted to few images (table; takes a GPU)"
 
 NETWORKS = {
     "lenet": NoisyNetwork("LeNet, LReLU", "lenet-lrelu", "mnist"),

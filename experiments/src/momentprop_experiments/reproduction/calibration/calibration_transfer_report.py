@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _NOTES = (
-    "All figures are at the output. `eps_mean` is the average of |μ - μ*| over that of σ*, `eps_std` the geometric "
-    "mean of σ/σ*, rms log σ the root mean square of log(σ/σ*), KL the divergence of the class posterior from that of "
-    "the draws, in nats."
+    "All errors are at the output. `eps_mean` is the error of the means in deviations: the average of |μ - μ*| divided "
+    "by the average of σ*, where the star marks the moments of the draws. `eps_std` is the factor by which deviations "
+    "are off, the geometric mean of σ/σ*; 1 is right. 'rms log σ' is the typical error of a single deviation, the root "
+    "mean square of log(σ/σ*). KL is the divergence of the class posterior from that of the draws, in nats."
 )
 
 
@@ -23,15 +24,22 @@ def markdown(title: str, data: dict[str, Any]) -> str:
     """Return the whole report in Markdown."""
     parts = [
         f"# {title}",
-        f"Fitted to {data['images']} training images with {data['samples']:,} draws unless the table says otherwise, "
-        f"tried on {data['images']} test images. The truth is {data['draws']:,} draws, whose floor of `eps_mean` is "
+        "The tables show how well a calibration works away from what it was fitted to. Unless a table says otherwise, "
+        f"it was fitted to {data['images']} training images with {data['samples']:,} draws. Errors are over "
+        f"{data['images']} test images. The truth comes from {data['draws']:,} draws, whose own `eps_mean` is "
         f"{number(data['floor'])}. {_NOTES}",
     ]
+    level = f"(input variance {data['level']:g})"
     for network in data["networks"].values():
-        parts += [f"**{network['title']}: fitted at one variance of the input, used at another**", _matrix(network)]
-        parts += [f"**{network['title']}: fitted to so many images, or to none** (input variance {data['level']:g})"]
-        parts += [_plain(network["inputs"], "fitted to")]
-        parts += [f"**{network['title']}: shifted test images** (input variance {data['level']:g})", _shifts(network)]
+        parts += [
+            f"**{network['title']}: fitted at one variance of the input, used at another**",
+            "Each row is a calibration, each column a variance at which it is used. Cells have `eps_mean` / `eps_std`.",
+            _matrix(network),
+            f"**{network['title']}: fitted to few images, to many, or to none** {level}",
+            _plain(network["inputs"], "fitted to"),
+            f"**{network['title']}: shifted test images** {level}",
+            _shifts(network),
+        ]
     return "\n\n".join(parts)
 
 

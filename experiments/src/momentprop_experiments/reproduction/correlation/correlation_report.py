@@ -8,41 +8,50 @@ from momentprop_experiments.reproduction.correlation.correlation_targets import 
 from momentprop_experiments.reproduction.correlation.methods import TITLES
 from momentprop_experiments.reproduction.outcome import table
 
-_NOTES = (
-    "Numbers in titles are variances of the inputs; ResNet-18 (16) is that of width 16. `eps_mean` is the average of "
-    "|μ - μ*| over that of σ*. σ is the geometric mean of σ/σ*, with the root mean square of log(σ/σ*) in brackets. "
-    "The floor is what exact moments would show, because the draws are finite; the divergences are freed of theirs. ± "
-    "is the standard error over the inputs. *Linear* is the delta method, *joint* AP2 with `covariance=True`, *probes* "
-    "the same with `probes=16` or `64`; *draws* are as many as fit into the time of joint."
+_NOTES = """\
+* `eps_mean` is the error of the means in deviations: the average of |μ - μ*| over that of σ*, where the star marks the
+  moments of the draws. σ is the factor by which deviations are off, the geometric mean of σ/σ*; 1 is right. 'rms log σ'
+  is the typical error of one deviation, the root mean square of log(σ/σ*).
+* *Linear* is the delta method, *joint* is AP2 with `covariance=True`, and *probes* is joint with `probes=16` or `64`.
+  *Draws* are as many as fit into the time of joint.
+* The floor is the error that exact moments would show, because the draws are finite. Divergences do not contain theirs.
+  ± is the standard error over the inputs.
+* Numbers in titles are variances of the inputs. ResNet-18 (16) has width 16."""
+
+_ON_OTHERS = (
+    "*Error* is the mean error of the correlations between outputs. *95 %* is how many per cent of the draws the 95 % "
+    "intervals hold. *Cost* is in passes of the plain network; the bound is AP2 and a backward pass to the inputs for "
+    "each output."
 )
+_ON_TARGETS = "A figure of a method should lie in a range in each of some cases. The further aim is a narrower range."
 
 Cell = Callable[[dict[str, Any], str], str]
 
 
 def markdown(title: str, data: dict[str, Any]) -> str:
     """Return the whole report in Markdown."""
-    parts = [f"# {title}", f"{_amount(data)} {_NOTES}", *data["left_out"]]
+    parts = [f"# {title}", _amount(data), _NOTES, *data["left_out"]]
     deviations = ("ap2", "linear", "joint", "probes16", "probes64", "calibrated", "calibrated-joint", "draws")
     parts += [
-        "**Means: `eps_mean`** (linear has those of AP1, joint those of AP2; ± is that of AP2)",
+        "**Means: `eps_mean`** (linear has AP1's means, and joint AP2's; ± is for AP2)",
         _means(data),
         "**Deviations: σ (rms log σ)**",
         _table(data, deviations, _deviation, "rms"),
-        "**Class posteriors: KL in nats** (true moments: a normal distribution with the moments of the draws)",
+        "**Class posteriors: KL in nats** (*true moments* is a normal distribution with the moments of the draws)",
         _table(
             data, ("ap1", *(name for name in deviations if name != "probes16"), "true"), _with_error, only_with="kl"
         ),
-        "**The mean error of correlations of outputs, how many per cent of the draws the intervals of 95 % hold, and "
-        "the cost in passes of the plain network** (bound: AP2 and one backward pass by the inputs for each output)",
+        "**Correlations, intervals and cost**",
+        _ON_OTHERS,
         _others(data),
     ]
     if any("full" in case["methods"] for case in data["cases"].values()):
         parts += ['**The whole covariance matrix, `method="full"`**', _full(data)]
     parts += ["**Random ReLU networks: mean squared error of the means**", _he(data["he_mlps"])]
-    parts += ["**Targets**", _targets(data)]
+    parts += ["**Targets**", _ON_TARGETS, _targets(data)]
     refused = _refused(data)
     if refused:
-        parts += ["**Left out**", refused]
+        parts += ["**Methods that cannot run**", refused]
     return "\n\n".join(parts)
 
 
@@ -50,9 +59,10 @@ def _amount(data: dict[str, Any]) -> str:
     draws = sorted({case["draws"] for case in data["cases"].values()})
     wide = sorted({case["wide_draws"] for case in data["cases"].values()})
     return (
-        f"On held-out inputs ({data['device']}): moments on {data['deep']} against {_span(draws)} draws each, class "
-        f"posteriors on up to {data['images']:,} against {_span(wide)}. Calibrations are fitted to {data['fitted']} "
-        f"training inputs with {data['samples']:,} draws."
+        f"The tables compare methods with and without correlations, on held-out inputs ({data['device']}). Moments are "
+        f"compared with {_span(draws)} draws on {data['deep']} inputs, and class posteriors with {_span(wide)} draws "
+        f"on up to {data['images']:,}. Calibrations are fitted to {data['fitted']} training inputs with "
+        f"{data['samples']:,} draws."
     )
 
 
@@ -141,7 +151,7 @@ def _he(found: dict[str, Any]) -> str:
     cells = [number(found["mse"].get(name, (None,))[0]) for name in ("ap1", "ap2", "probes64", "full")]
     head = ["networks", "draws", *(TITLES[name] for name in ("ap1", "ap2", "probes64", "full")), "floor"]
     row = [str(found["networks"]), f"{found['draws']:,}", *cells, number(found["floor"])]
-    return table([*head, "target (stretch)"], [[*row, "full ≤ 3.5e-05 (1e-05)"]])
+    return table([*head, "target (further aim)"], [[*row, "full ≤ 3.5e-05 (1e-05)"]])
 
 
 def _targets(data: dict[str, Any]) -> str:
@@ -153,24 +163,29 @@ def _targets(data: dict[str, Any]) -> str:
             TITLES[target.method],
             told(target.target),
             span(verdict.found),
-            _verdict(verdict.found, verdict.missed),
+            _verdict(verdict.found, verdict.missed, data),
         ]
         if target.stretch is None:
             row += [NONE, NONE]
         else:
             better = f" ({TITLES[target.better]})" if target.better else ""
-            row += [told(target.stretch) + better, _verdict(verdict.further, verdict.missed_further)]
+            row += [told(target.stretch) + better, _verdict(verdict.further, verdict.missed_further, data)]
         rows.append(row)
-    return table(["what", "by", "target", "found", "met", "stretch", "met"], rows)
+    return table(["figure", "method", "target", "found", "met", "further aim", "met"], rows)
 
 
-def _verdict(found: dict[str, float], missed: Sequence[str]) -> str:
+def _verdict(found: dict[str, float], missed: Sequence[str], data: dict[str, Any]) -> str:
     if not found:
         return NONE
     if not missed:
         return "yes" if len(found) == 1 else f"all {len(found)}"
-    few = ", ".join(missed[:3]) + (", …" if len(missed) > 3 else "")
+    few = "; ".join(_case(name, data) for name in missed[:2]) + ("; …" if len(missed) > 2 else "")
     return "no" if len(found) == 1 else f"{len(found) - len(missed)} of {len(found)}, not {few}"
+
+
+def _case(name: str, data: dict[str, Any]) -> str:
+    """Return the title of a case, as the tables have it."""
+    return str(data["cases"][name]["title"]).removesuffix(" †") if name in data["cases"] else name
 
 
 def _refused(data: dict[str, Any]) -> str:
@@ -181,6 +196,7 @@ def _refused(data: dict[str, Any]) -> str:
             reasons.setdefault((TITLES[method], reason), []).append(name)
     lines = []
     for (method, reason), names in reasons.items():
-        where = "in all cases" if len(names) >= len(data["cases"]) else f"in {', '.join(names)}"
+        few = "; ".join(_case(name, data) for name in names)
+        where = "in all cases" if len(names) >= len(data["cases"]) else f"in {few}"
         lines.append(f"- {method} {where}: `{reason.replace('`', '')}`")
     return "\n".join(lines)

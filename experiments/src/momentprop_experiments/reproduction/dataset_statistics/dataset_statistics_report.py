@@ -14,20 +14,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_NOTES = (
-    "The mean and the variance of each input channel are carried through the network as one pixel, by AP2. The truth "
-    "is the mean μ* and the deviation σ* of each channel over images and positions. `eps_mean` is the average over "
-    "channels of |μ - μ*| over that of σ*, `eps_std` the geometric mean of σ/σ*. Columns: C is a convolution "
-    "(before its batch normalization, if it has one), A an activation, B a residual block, P the average pooling, F "
-    "the last layer. A dash: no channel varies more than the rounding of float32. Channels that "
-    "float32 has no variance for are left out of `eps_std`. One pixel takes exact expectations, or, in the rows "
-    "'Fitted', the formulas of the paper's implementation, in the analytic initialization too. 'Seeds' is the range "
-    "over the random initial points."
+_INTRODUCTION = (
+    "AP2 carries the mean and the variance of each input channel through the network, as if an image were one pixel. "
+    "The tables compare the result at every layer with the truth: the mean μ* and the deviation σ* of each channel "
+    "over images and positions."
 )
+_NOTES = """\
+* `eps_mean` is the error of the means in deviations: the average over channels of |μ - μ*| divided by the average of
+  σ*. A dash means that no channel varies more than the rounding of float32.
+* `eps_std` is the factor by which deviations are off, the geometric mean of σ/σ*; 1 is right. It leaves out channels
+  whose estimated variance vanishes in float32.
+* AP2 takes exact expectations, except in the rows 'Fitted': these take the formulas of the paper's implementation, in
+  the analytic initialization too. The rows 'seeds' have the range over the random initial points.
+* The columns are layers: C is a convolution (before its batch normalization, if it has one), A an activation, B a
+  residual block, P the average pooling, and F the last layer."""
 _ON_DISTANCE = (
-    "The root mean square of log(ours / printed) over the layers, and its mean over the seeds. The last question is "
-    "whether the paper's formulas (Fitted) come closer to the paper's deviations than exact expectations do. "
-    f"{ON_INTERVALS}"
+    "The table says how far our numbers are from the printed ones: the root mean square of log(ours / printed) over "
+    "the layers, as a mean over the seeds. The column 'Fitted closer?' says whether the paper's formulas come closer "
+    f"to the paper's deviations than exact expectations do. {ON_INTERVALS}"
 )
 
 _ACTIVATIONS = {"lrelu": "LReLU", "logistic": "logistic transform", "relu": "ReLU"}
@@ -39,10 +43,13 @@ def markdown(title: str, data: dict[str, Any]) -> str:
     """Return the whole report in Markdown."""
     parts = [
         f"# {title}",
-        f"{_NOTES} {' '.join(_sizes(data))}",
-        "**How far off, at worst and at the end**",
+        _INTRODUCTION,
+        _NOTES,
+        " ".join(_sizes(data)),
+        "**The largest errors, and those at the end**",
+        "The layer with the largest error is in brackets.",
         _summary(data),
-        "**How far from the paper's numbers**",
+        "**Distance from the paper's numbers**",
         _ON_DISTANCE,
         _distances(data),
     ]
@@ -55,10 +62,11 @@ def _sizes(data: dict[str, Any]) -> Iterator[str]:
     """Say how many images and initial points there are, a sentence for each network."""
     for network in data["networks"].values():
         several = "s" * (network["seeds"] > 1)
-        where = network["made"]["device"] if network.get("made") else "device and commit were not recorded"
+        made = network.get("made")
+        where = f"measured on {made['device']}" if made else "device and commit were not recorded"
         yield (
             f"{network['title']}: {network['images']:,} training images of {network['data']}, {network['seeds']} "
-            f"random initial point{several} ({where})."
+            f"random initial point{several}; {where}."
         )
 
 
@@ -72,7 +80,7 @@ def _distances(data: dict[str, Any]) -> str:
                 closer = BySeed.of([a - b for a, b in zip(*by_seed["std"], strict=True)])
                 told = [BySeed.of(each).text(digits=3, sign="") for part in by_seed.values() for each in part]
                 rows.append([heading, data["starts"][start], *told, closer.verdict, str(closer.seeds)])
-    head = ("network", "weights", "eps_mean: exact", "Fitted", "eps_std: exact", "Fitted", "closer?", "seeds")
+    head = ("network", "weights", "eps_mean: exact", "Fitted", "eps_std: exact", "Fitted", "Fitted closer?", "seeds")
     return table(head, rows)
 
 
@@ -118,7 +126,7 @@ def _summary(data: dict[str, Any]) -> str:
                     number(found["eps_std"][-1], 3),
                 ]
             )
-    head = ("network", "weights", "eps_mean, largest", "at the end", "eps_std, farthest from 1", "at the end")
+    head = ("network", "weights", "largest eps_mean", "at the end", "eps_std farthest from 1", "at the end")
     return table(head, rows)
 
 

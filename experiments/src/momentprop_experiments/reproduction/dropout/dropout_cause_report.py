@@ -19,16 +19,19 @@ Run = dict[str, Any]
 
 NETWORKS = {"deep-mlp": "MLP of four hidden layers", "cifar": "CIFAR-10 network"}
 
-_NOTES = (
-    "All ways begin at the same point, and dropout follows every activation. The ratio of deviations is that of AP2, "
-    "with the family and the calibration of the training, to that of draws, in the root mean square over units and "
-    "training images; the correlation is the root mean square of that between two units of a layer, of draws. "
-    "'Believed' is the training loss of the last epoch as the training itself has it. The others are of the first "
-    "training images: -log of the class posterior by AP2 with a near exact softmax and by draws, and the mean of -log "
-    "over draws. Validation is by the "
-    "way's own method, which is AP1 for plain training and for sampled dropout, and AP2 for the others. Times are of "
-    "the training steps alone, and on a CPU those of the process."
+_INTRODUCTION = (
+    "The tables compare what AP2 assumes in training with what draws show. All ways of training begin at the same "
+    "point, and dropout follows every activation."
 )
+_NOTES = """\
+* 'AP2's σ by layer' is the ratio of AP2's deviations to those of draws: the root mean square over units and training
+  images. 1 is right. AP2 has the family and the calibration of the training.
+* The correlation is that between two logits, by draws: the root mean square over pairs.
+* 'Loss, as trained' is the training loss of the last epoch, as the training computes it. The next columns take the
+  first training images: 'by AP2' and 'by draws' are -log of the class posterior, which AP2 computes with a near exact
+  softmax, and 'mean loss of draws' is the mean of -log over draws.
+* Validation uses the method of the training: AP1 for plain training and sampled dropout, and AP2 for the others.
+* Times are of the training steps alone; on a CPU they are processor times."""
 _LOSS, _MEAN_LOSS = "loss by draws", "mean loss of draws"
 _PAIRS = (
     ("analytic", "plain"),
@@ -47,11 +50,11 @@ _SHARES = (0.1, 0.25, 0.5, 1.0)
 
 def markdown(title: str, data: dict[str, Any]) -> str:
     """Return the whole report in Markdown."""
-    parts = [f"# {title}", _NOTES]
+    parts = [f"# {title}", _INTRODUCTION, _NOTES]
     for name, found in data["networks"].items():
         settings = found["settings"]
         images = f"{settings['train_images']:,} images of " if settings.get("train_images") else ""
-        title = f"{NETWORKS[name]}, {settings['epochs']} epochs of {images}{settings.get('data', 'digits')}"
+        title = f"{NETWORKS[name]}, {settings['epochs']} epochs on {images}{settings.get('data', 'digits')}"
         parts += [f"**{title}**", *_section(found)]
     return "\n\n".join(parts)
 
@@ -59,20 +62,20 @@ def markdown(title: str, data: dict[str, Any]) -> str:
 def _section(found: dict[str, Any]) -> Iterator[str]:
     runs = list(found["runs"].values())
     if len(runs) < found["wanted"]:
-        yield f"Not complete: {len(runs)} of {found['wanted']} runs are done; the same command goes on with the others."
+        yield f"Not complete: {len(runs)} of {found['wanted']} runs are done; the same command makes the others."
     if not runs:
         return
-    yield "What AP2 believes, and what draws say, at the end of the training:"
+    yield "What AP2 assumes and what draws show, at the end of the training:"
     yield _believed(runs)
-    yield "The ratio of deviations in the course of the training, of the logits:"
+    yield "AP2's σ of the logits, as a ratio to that of draws, during the training:"
     yield _course(runs, found["looks"])
     verdicts = list(_verdicts(runs))
     yield (
-        "Differences at the last epoch that both have, in validation accuracy and in validation loss by draws; less "
-        f"loss is better. {ON_INTERVALS} {by_chance(2 * len(verdicts))}"
+        "Differences in validation accuracy and in validation loss by draws, at the last epoch that both ways have. A "
+        f"lower loss is better. {ON_INTERVALS} {by_chance(2 * len(verdicts))}"
     )
     head = (
-        "the first against the second",
+        "first – second",
         "p",
         "seeds",
         "epoch",
@@ -83,8 +86,9 @@ def _section(found: dict[str, Any]) -> Iterator[str]:
     )
     yield table(head, verdicts)
     yield (
-        "Validation accuracy by AP1, a running average, after equal times of training: as shares of the time that "
-        "sampled dropout takes for all its epochs."
+        "Validation accuracy by AP1 after equal times of training, as a running average. Times are shares of what "
+        "sampled dropout takes for all its epochs. Its own rows have accuracies, and the other rows gains over it, in "
+        "points."
     )
     yield _over_time(runs)
 
@@ -99,7 +103,7 @@ def _groups(runs: Sequence[Run]) -> Iterator[tuple[str, float, list[Run]]]:
 
 
 def _believed(runs: Sequence[Run]) -> str:
-    head = ("", "p", "seeds", "deviations of the layers", "correlation of the logits", "loss believed", "by AP2",
+    head = ("", "p", "seeds", "AP2's σ by layer", "correlation of the logits", "loss, as trained", "by AP2",
             "by draws", "mean loss of draws", "validation accuracy", "NLL", "NLL by draws", "ms a step")  # fmt: skip
     rows = []
     for way, p, group in _groups(runs):
@@ -126,7 +130,8 @@ def _believed(runs: Sequence[Run]) -> str:
 
 
 def _title(way: str, group: Sequence[Run]) -> str:
-    return WAYS[way] + (f" ({len(group[0]['seconds'])} epochs)" if way == "analytic-joint" else "")
+    epochs = len(group[0]["seconds"])
+    return WAYS[way] + (f" ({epochs} epoch{'s' * (epochs > 1)})" if way == "analytic-joint" else "")
 
 
 def _mean(group: Sequence[Run], figure: Callable[[Run], float]) -> float:

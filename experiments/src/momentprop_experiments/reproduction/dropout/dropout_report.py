@@ -31,23 +31,26 @@ from momentprop_experiments.reproduction.outcome import table
 
 _ROUNDING = math.sqrt(2 / 12)  # the deviation of the rounding in a difference of two numbers of epochs
 
-_NOTES = (
-    "Adam with a learning rate of 0.001 · 0.96^k in epoch k, no batch normalization. Dropout with probability p is "
-    "after every activation. All ways begin at the same point, scaled by the statistics of a batch, but for analytic "
-    "normalization, of which the initial point is analytic too. Analytic dropout minimizes the loss of the mean, -log "
-    "of the class posterior, as the paper; 'mean loss' is the mean of -log softmax over the noise, which sampled "
-    "dropout minimizes. By 'the paper's rules' AP2 is that of the paper's formulas (`--family fitted`), and where "
-    "'calibrated' is said, its variances are corrected by draws after every epoch. "
-    f"Validation figures are running averages over about {WINDOW} epochs at the end of training, taken by AP1, and by "
-    "AP2 where that is trained with. 'Epochs' tells when the validation accuracy first reaches "
-    f"{NEAR:.0%} of the best that plain training with the same seed reaches, and 'loss least' the "
-    "epochs, of all seeds, with the least validation loss. "
-    "Every network is tested both by AP1 and by AP2, which propagates the dropout of its training; NLL is the mean "
-    "negative log-likelihood of the true class in nats."
+_INTRODUCTION = (
+    "The tables compare ways of training a network: without dropout (plain), with dropout by draws (sampled), and with "
+    "dropout that AP2 propagates (analytic)."
 )
+_NOTES = f"""\
+* Training uses Adam with a learning rate of 0.001 · 0.96^k in epoch k, and no batch normalization. Dropout with
+  probability p follows every activation. All ways begin at the same point, scaled by the statistics of a batch, except
+  analytic normalization, whose initial point is analytic too.
+* Analytic dropout minimizes the loss of the mean, -log of the class posterior, as in the paper. 'Mean loss' is the mean
+  of -log softmax over the noise, which sampled dropout minimizes. 'The paper's rules' are the formulas of the paper
+  (`--family fitted`). 'Calibrated' means that draws correct AP2's variances after every epoch.
+* Validation figures are running averages over about {WINDOW} epochs at the end of training. They are by AP2 where AP2
+  trains, and by AP1 elsewhere.
+* 'Epochs needed' is when the validation accuracy first reaches {NEAR:.0%} of the best that plain training with the same
+  seed reaches. 'Epoch of least loss' is when the validation loss is least, as a range over the seeds.
+* Every network is tested by AP1 and by AP2, which propagates the dropout of its training. NLL is the mean negative
+  log-likelihood of the true class, in nats."""
 _ANSWERS = (
-    "Gains in validation accuracy are in points, and gains in time in epochs, against the other way with the same "
-    f"seeds. {ON_INTERVALS} 'Higher for' counts the seeds."
+    "Each question compares two ways with the same seeds: in points of validation accuracy, or in epochs. 'Higher for' "
+    f"counts the seeds. {ON_INTERVALS}"
 )
 _ACCURATE, _FAST = "more accurate than", "as fast as"
 _PAPER = {
@@ -70,7 +73,7 @@ _PAPER = {
 
 def markdown(title: str, data: dict[str, Any]) -> str:
     """Return the whole report in Markdown."""
-    parts = [f"# {title}", _NOTES]
+    parts = [f"# {title}", _INTRODUCTION, _NOTES]
     for name, network in data["networks"].items():
         parts += [f"**{_title(name, network)}**", *_section(network)]
     return "\n\n".join(parts)
@@ -78,15 +81,15 @@ def markdown(title: str, data: dict[str, Any]) -> str:
 
 def _title(name: str, network: dict[str, Any]) -> str:
     few = f"{network['train_images']:,} images of " if network.get("train_images") else ""
-    return f"{NETWORKS[name]}, {network['epochs']} epochs of {few}{network['data']}"
+    return f"{NETWORKS[name]}, {network['epochs']} epochs on {few}{network['data']}"
 
 
 def _section(network: dict[str, Any]) -> Iterator[str]:
     runs = network["runs"]
     done = {name: run for name, run in runs.items() if run["test"] is not None}
     if len(done) < network["wanted"]:
-        again = "the same command goes on with the others"
-        only = " The tables are those of these runs; the curves show all." if done else ""
+        again = "the same command makes the others"
+        only = " The tables cover these runs only; the curves show all." if done else ""
         yield f"Not complete: {len(done)} of {network['wanted']} runs are done; {again}.{only}"
     unfinished = {name: run for name, run in runs.items() if name not in done}
     if unfinished:
@@ -95,15 +98,15 @@ def _section(network: dict[str, Any]) -> Iterator[str]:
     if found:
         yield summary(found)
         yield _ANSWERS
-        yield table(("question", "p", "paper", "here", "by", "seeds"), [each.row for each in found])
+        yield table(("question", "p", "paper", "here", "difference", "seeds"), [each.row for each in found])
     if done:
         yield _where(done.values())
         yield means(done.values())
         yield course(done.values(), network["epochs"])
         if len({run["seed"] for run in done.values()}) > 1:
-            yield "Gains in validation accuracy after some epochs, in points, where there are several seeds."
+            yield "Gains in validation accuracy after some epochs, in points, for pairs with several seeds:"
             yield course_gains(done.values(), network["epochs"])
-            yield "Differences on the test images, where there are several seeds; less NLL is better."
+            yield "Differences on the test images, for pairs with several seeds. A lower NLL is better."
             yield paired_tests(done.values())
 
 
@@ -115,10 +118,10 @@ def _where(done: Collection[Run]) -> str:
     unknown = len(done) - len(known)
     if unknown:
         told.append(
-            f"{unknown} before runs recorded their device, commit, versions and seconds: these are not known, and the "
-            "`--device` of their commands is that of the call that wrote this report"
+            f"{unknown} before runs recorded their device, commit, versions and seconds. These are not known, and the "
+            "`--device` in their commands comes from the call that wrote this report"
         )
-    return f"Of {len(done)} runs, {'; '.join(told)}."
+    return f"Of {len(done)} runs, we made {'; '.join(told)}."
 
 
 def _so_far(unfinished: dict[str, Run], epochs: int) -> str:
@@ -189,16 +192,18 @@ def summary(found: Sequence[Answer]) -> str:
     for p in dict.fromkeys(each.p for each in found):
         here = {each.better: each.here for each in found if (each.way, each.other, each.p) == ("analytic", "plain", p)}
         if here:
-            accurate = {YES: "improves", NO: "lowers"}.get(here[_ACCURATE], "may or may not improve")
-            fast = {YES: "is faster", NO: "slows the training down"}.get(here[_FAST], "may or may not be as fast")
-            told.append(f"With p = {p:g}, analytic dropout {accurate} the validation accuracy, and {fast}.")
+            way, unsure = "analytic dropout", "it is not settled whether"
+            accurate = {YES: f"{way} improves", NO: f"{way} lowers"}.get(here[_ACCURATE], f"{unsure} {way} improves")
+            fast = {YES: "it is faster", NO: "it slows the training down"}.get(here[_FAST], f"{unsure} it is as fast")
+            told.append(f"With p = {p:g}, {accurate} the validation accuracy, and {fast}.")
     known = [each for each in found if each.paper != NONE]
     settled = [each for each in known if each.here != OPEN]
     same = sum(each.paper == each.here for each in settled)
     return " ".join(
         [
             *told,
-            f"Of {len(known)} answers of the paper, {same} are the same here, {len(settled) - same} the contrary, and "
-            f"{len(known) - len(settled)} are not settled. {by_chance(len(found))}",
+            f"The paper answers {len(known)} of the questions below: {same} of its answers hold here, "
+            f"{len(settled) - same} are contradicted, and {len(known) - len(settled)} are not settled. "
+            f"{by_chance(len(found))}",
         ]
     )

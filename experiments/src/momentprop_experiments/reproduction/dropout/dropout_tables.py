@@ -48,8 +48,8 @@ def means(done: Collection[Run]) -> str:
         "validation accuracy",
         "validation loss",
         "training loss",
-        "epochs",
-        "loss least",
+        "epochs needed",
+        "epoch of least loss",
         *_tested(),
     )
     rows = []

@@ -17,7 +17,7 @@ from momentprop_experiments.reproduction.gates.logic_gate import (
 from momentprop_experiments.reproduction.outcome import Outcome, table
 
 NAME = "and-gate"
-TITLE = "AND of two uncertain inputs by a logistic unit: exact sum, AP1, AP2, draws (table)"
+TITLE = "A logistic unit as AND of two uncertain inputs: exact sum, AP1, AP2 and draws (table)"
 
 GATE = Gate("AND", 2 * LOGIT, -3 * LOGIT)
 AS_PRINTED = Gate("AND", 5.89, -1.5)
@@ -58,15 +58,18 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     markdown = "\n\n".join(
         [
             f"# {TITLE}",
+            "A logistic unit serves as an AND gate of two binary inputs, which are 1 with the probabilities in the "
+            "first columns. The tables have the probability that the output is 1: of an exact gate, of the unit by the "
+            "exact sum (E[Y]), and of the unit by each method. "
             f"The unit has p(Y=1 | X) = S(a (X1 + X2) + b) with a = {GATE.slope:.3f} and b = {GATE.bias:.3f}. "
-            "The paper prints a = 5.89 and b = -1.5, but its table was made with the right b: "
-            "with b = -1.5 the unit is no AND.",
+            "The paper prints a = 5.89 and b = -1.5. Its table, however, agrees with our b: with b = -1.5 the unit is "
+            "not an AND gate, as the last two columns show.",
             "**The paper's table and ours**",
             table(head, rows),
-            "**Every method** (draws with the standard error of their mean)",
+            "**Every method** (± is the standard error of the draws)",
             methods_table(GATE, data),
-            "AP1 cannot tell the inputs (0, 1) and (0.5, 0.5) apart. All forms of AP2 can, but two binary inputs are "
-            "far from normal, so that they are off as well.",
+            "AP1 cannot tell the inputs (0, 1) and (0.5, 0.5) apart. All forms of AP2 can, but they are off as well, "
+            "because two binary inputs are far from normal.",
         ]
     )
     return Outcome(data, markdown, plot(GATE, out, NAME))

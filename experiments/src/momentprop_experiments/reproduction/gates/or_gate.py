@@ -7,7 +7,7 @@ from momentprop_experiments.reproduction.gates.logic_gate import LOGIT, Gate, me
 from momentprop_experiments.reproduction.outcome import Outcome
 
 NAME = "or-gate"
-TITLE = "OR of two uncertain inputs by a logistic unit: exact sum, AP1, AP2, draws (table)"
+TITLE = "A logistic unit as OR of two uncertain inputs: exact sum, AP1, AP2 and draws (table)"
 
 GATE = Gate("OR", 2 * LOGIT, -LOGIT)
 
@@ -18,9 +18,12 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     markdown = "\n\n".join(
         [
             f"# {TITLE}",
-            f"The unit has p(Y=1 | X) = S(a (X1 + X2) + b) with a = {GATE.slope:.3f} and b = {GATE.bias:.3f}: "
-            "it is the AND gate of the complements, so that what that gate underestimates this one overestimates.",
-            "**Every method** (draws with the standard error of their mean)",
+            "A logistic unit serves as an OR gate of two binary inputs, which are 1 with the probabilities in the "
+            "first columns. The table has the probability that the output is 1: of an exact gate, of the unit by the "
+            "exact sum (E[Y]), and of the unit by each method. "
+            f"The unit has p(Y=1 | X) = S(a (X1 + X2) + b) with a = {GATE.slope:.3f} and b = {GATE.bias:.3f}. "
+            "It is the AND gate of the complements, so it overestimates what that gate underestimates.",
+            "**Every method** (± is the standard error of the draws)",
             methods_table(GATE, data),
         ]
     )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "decoder"
-TITLE = "A generative belief network of digits, trained by AP1, AP2, straight-through and score function"
+TITLE = "A generative belief network of digits, trained by AP1, AP2, straight-through and the score function"
 
 
 class Estimator(NamedTuple):
@@ -178,13 +178,24 @@ def _report(data: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             f"# {TITLE}",
-            f"{data['units'][1]} units generate {data['units'][0]} units, and those 784 binary pixels. Nats per image "
-            f"on the embedded digits, mean and range of {seeds}; more is better. The score function takes 5 draws.",
-            f"**The bound on test images, by {data['draws']} draws of the hidden units**",
+            f"A layer of {data['units'][1]} binary units generates a layer of {data['units'][0]}, and these generate "
+            "the 784 binary pixels of a digit. The tables have lower bounds of the log-likelihood of the embedded "
+            f"digits, in nats per image: the mean over {seeds}, and the range in brackets. More is better. The score "
+            "function takes 5 draws.",
+            f"**The bound on test images after some epochs, by {data['draws']} draws of the hidden units**",
             table(("trained by", *(f"{n} epoch{'s' * (n > 1)}" for n in data["stages"])), stages),
-            "**At the end**",
+            "**At the end of the training**",
+            "The training objective is the bound as the method itself estimates it on the training images. The "
+            "importance-weighted bound is tighter.",
             table(
-                ("trained by", "epochs", "ms an epoch", "training objective", "test bound", "importance-weighted"),
+                (
+                    "trained by",
+                    "epochs",
+                    "ms per epoch",
+                    "training objective",
+                    "test bound",
+                    "importance-weighted bound",
+                ),
                 [_at_the_end(data, name) for name in ESTIMATORS],
             ),
         ]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "gradient-depth"
-TITLE = "The gradient by depth in deep Bernoulli networks, by every method (tables, figure)"
+TITLE = "How the gradient changes with depth in Bernoulli networks, by every method (tables, figure)"
 
 GAINS = (2.0, 4.0, 16.0, 64.0)
 NARROW, WIDE = "narrow", "wide"
@@ -113,22 +113,25 @@ def _report(data: dict[str, Any]) -> str:
     sizes = data["sizes"]
     parts = [
         f"# {TITLE}",
-        f"Medians over {data['networks']} random networks of the norm of the gradient in the weights of a layer; "
-        f"{STRAIGHT} and {SCORE} are averages over {data['draws']:,} draws.",
+        "The first tables show how much of the gradient reaches the first layer. They compare norms of the gradient in "
+        f"the weights of a layer, each a median over {data['networks']} random networks. The gain is the deviation of "
+        f"the weights, times the root of the number of inputs. The rows {STRAIGHT} and {SCORE} are averages over "
+        f"{data['draws']:,} draws.",
     ]
     for kind in sizes:
         width, depth = sizes[kind]
         cases = [case for case in data["cases"] if case["kind"] == kind]
         head = ("method", *(f"gain {case['gain']:g}" for case in cases))
         parts += [
-            f"**{depth} layers of {width} units: the norm at the first layer, relative to that at the last**",
+            f"**{depth} layers of {width} units: the norm at the first layer, divided by that at the last**",
             table(head, [(name, *(_ratio(case, name) for case in cases)) for name in cases[0]["norm"]]),
         ]
         if kind == NARROW:
             parts += [
-                "**The same networks: the norm at the first layer, relative to the exact one**",
+                "**The same networks: the norm at the first layer, divided by the exact one**",
                 table(head, [(name, *(_to_exact(case, name) for case in cases)) for name in METHODS[1:]]),
-                "**The cosine with the exact gradient, at the first layer** (mean ± standard error)",
+                "**The same networks: the cosine with the exact gradient at the first layer** (mean ± standard error; "
+                "1 is the same direction)",
                 table(head, [(name, *(_cosine(case, name) for case in cases)) for name in METHODS[1:]]),
             ]
     return "\n\n".join([*parts, *_trainings(data)])
@@ -162,8 +165,10 @@ def _trainings(data: dict[str, Any]) -> list[str]:
             cells.append((method, label, *spans))
     head = ("trained by", "accuracy of", *(f"{depth} layer{'s' * (depth > 1)}" for depth in data["depths"]))
     return [
-        f"**Test accuracy in % on the embedded digits after {data['epochs']} epochs, mean and range of {data['seeds']} "
+        f"**Test accuracy in % on the embedded digits after {data['epochs']} epochs: mean and range of {data['seeds']} "
         f"seed{'s' * (data['seeds'] > 1)}**",
+        "'The random units' is the trained network itself, averaged over draws; 'its own prediction' is what the "
+        "method predicts.",
         table(head, cells),
     ]
 

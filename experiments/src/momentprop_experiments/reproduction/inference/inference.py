@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "inference"
-TITLE = "AP2 beside loopy belief propagation and mean field on small belief networks (tables, figure)"
+TITLE = "AP2 compared with loopy belief propagation and mean field in small belief networks (tables, figure)"
 
 LAYERS, MOST = 3, 8
 SCALES = (0.5, 1.0, 2.0, 4.0)
@@ -173,20 +173,23 @@ def _report(data: dict[str, Any]) -> str:
     steps = data["median_sweeps"]
     parts = [
         f"# {TITLE}",
-        f"{data['networks_per_scale']} random networks for each scale of the weights, with {data['layers']} layers of "
-        f"up to {data['most_units']} units and a random input. Means with standard errors over networks.",
-        "**Prediction: KL(exact || method) of a marginal of the last layer, in millinats**",
+        f"The tables compare each method with exact sums, in {data['networks_per_scale']} random networks for each "
+        f"scale of the weights, with {data['layers']} layers of up to {data['most_units']} units and a random input. "
+        "Numbers are means over the networks ± their standard errors, and less is better. The first column has all "
+        "networks; the others have those whose weights have the standard deviation in the head. In a prediction only "
+        "the input is known; the last tables are for an observed last layer.",
+        "**Prediction: divergence KL(exact || method) of a marginal of the last layer, in thousandths of a nat**",
         _table(data["prediction"], "kl"),
         "**Prediction: absolute error of that marginal, in thousandths**",
         _table(data["prediction"], "absolute_error"),
         f"**Prediction: milliseconds on one thread, in networks with {LAYERS} layers of equal width**",
         _times(data["milliseconds"]),
-        "**The last layer observed: absolute error of the marginals of the other layers, in thousandths**",
+        "**Last layer observed: absolute error of the marginals of the other layers, in thousandths**",
         _table(data["observed"], "absolute_error"),
-        "**The last layer observed: KL(exact || method) of those marginals, in millinats**",
+        "**Last layer observed: divergence KL(exact || method) of those marginals, in thousandths of a nat**",
         _table(data["observed"], "kl"),
-        f"With an observation belief propagation takes a median of {steps[BELIEFS]:g} sweeps, and settles in "
-        f"{data['belief_propagation_settled']:.0%} of the networks; mean field takes {steps[FIELD]:g}.",
+        f"With an observation, belief propagation takes a median of {steps[BELIEFS]:g} sweeps, and settles in "
+        f"{data['belief_propagation_settled']:.0%} of the networks. Mean field takes a median of {steps[FIELD]:g}.",
     ]
     return "\n\n".join(parts)
 

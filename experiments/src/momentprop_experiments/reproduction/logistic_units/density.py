@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "density"
-TITLE = "The sum of 1 to 10 binary inputs and logistic noise beside the normal distribution (figure)"
+TITLE = "The sum of 1 to 10 binary inputs and logistic noise, compared with a normal distribution (figure)"
 
 WEIGHTS = (5.1, 4.6, 3.5, 0.9, 4.3, 7.0, 1.1, 0.7, 3.6, 0.3)
 STEP = 0.05
@@ -79,9 +79,13 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     markdown = "\n\n".join(
         [
             f"# {TITLE}",
-            f"w = {WEIGHTS}. The row of 0 inputs is the logistic noise by itself. The largest difference of "
-            "the cdfs is the largest error of AP2a over all biases.",
-            table(("inputs", "mean", "variance", "largest difference of cdfs", "total variation"), cells),
+            "A unit sums binary inputs, which are 1 with probability 1/2, with weights, and adds logistic noise. The "
+            "table says how far this sum is from a normal distribution of the same mean and variance. The largest "
+            "difference of the distribution functions is also the largest error of AP2a over all biases. The row of 0 "
+            f"inputs is the logistic noise alone. The weights are w = {WEIGHTS}.",
+            table(
+                ("inputs", "mean", "variance", "largest difference of distribution functions", "total variation"), cells
+            ),
         ]
     )
     figures = draw(out, NAME, (8.6, 6.4), lambda figure: _plot(figure, x, sums))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "kl-bias"
-TITLE = "Divergence in bits of AP1, AP2a, AP2b, MacKay, PEA, AP2 and 50 draws against the bias (figure)"
+TITLE = "How far AP1, every AP2, MacKay, PEA and 50 draws are from the truth, by the bias of a unit (figure)"
 
 INPUTS = (1, 2, 3, 4, 5)
 DRAWS = 50
@@ -118,13 +118,15 @@ def _report(biases: Tensor, curves: dict[int, Curves], trials: int) -> str:
     return "\n\n".join(
         [
             f"# {TITLE}",
-            f"KL(exact || method) of the unit's output in thousandths of a bit, for biases from {LOWEST:g} to "
-            f"{HIGHEST:g}. Draws: the mean and the quantiles over {trials} trials of {DRAWS} draws each.",
-            "**The largest over the biases**",
+            "The tables have the divergence of a logistic unit's output by each method from the exact one, "
+            f"KL(exact || method), in thousandths of a bit. Less is better. The bias goes from {LOWEST:g} to "
+            f"{HIGHEST:g}. The rows of draws have the mean and two quantiles over {trials} trials of {DRAWS} draws "
+            "each.",
+            "**The largest divergence over the biases**",
             table(head, largest),
-            "**The mean over the biases**",
+            "**The mean divergence over the biases**",
             table(head, mean),
-            f"**At some biases, with {max(INPUTS)} inputs**",
+            f"**The divergence at some biases, with {max(INPUTS)} inputs**",
             table(("method", *(f"b = {biases[i].item():g}" for i in few)), some),
         ]
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "pea"
-TITLE = "The piecewise exponential function (PEA) against the logistic function (figure)"
+TITLE = "The piecewise exponential function (PEA), compared with the logistic function (figure)"
 
 RANGE, STEP = 8.0, 0.01
 
@@ -42,8 +42,9 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     markdown = "\n\n".join(
         [
             f"# {TITLE}",
-            f"The two differ by at most {data['largest_difference']:.4f}, at x = ±{data['at']:.2f}. "
-            f"The slope at zero is {math.log(2) / 2:.4f} instead of 0.25.",
+            "The piecewise exponential function L approximates the logistic function S. They differ by at most "
+            f"{data['largest_difference']:.4f}, at x = ±{data['at']:.2f}. At zero L has the slope "
+            f"{math.log(2) / 2:.4f}, and S 0.25.",
             table(("x", "logistic S(x)", "PEA L(x)", "L(x) - S(x)"), rows),
         ]
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "truth"
-TITLE = "AP1 and every AP2 against exact sums on random sigmoid belief networks (table, figure)"
+TITLE = "AP1 and every AP2 against exact sums in random sigmoid belief networks (table, figure)"
 
 LAYERS = (1, 2, 3, 4)
 SCALES = (0.5, 1.0, 2.0, 4.0)
@@ -165,12 +165,15 @@ def _report(cells: Cells, everything: Tensor) -> str:
     return "\n\n".join(
         [
             f"# {TITLE}",
-            f"Means over {len(everything)} networks of {FEWEST} to {MOST} units a layer, with their standard errors.",
-            "**KL of a marginal, in millinats**",
+            "The tables compare every method with exact sums: they have the error in the probability that a unit is 1, "
+            f"as a mean ± its standard error over {len(everything)} networks with {FEWEST} to {MOST} units per layer. "
+            "The first column has all networks; the others have those with the number of layers, or the standard "
+            "deviation of the weights, in the head.",
+            "**Divergence (KL) of a marginal, in thousandths of a nat**",
             _table(groups, "kl"),
             "**Absolute error of a marginal, in thousandths**",
             _table(groups, "absolute_error"),
-            "**Where another method of the paper is better than the default**",
+            "**Where another method of the paper has a smaller mean error than the default**",
             _exceptions(cells, groups),
         ]
     )
@@ -192,7 +195,7 @@ def _exceptions(cells: Cells, groups: dict[str, Tensor]) -> str:
         (
             where,
             worse["method"],
-            worse["measure"],
+            {"kl": "KL"}.get(worse["measure"], worse["measure"].replace("_", " ")),
             f"{-1000 * worse['over_default']:.2g} ± {1000 * worse['over_default_standard_error']:.1g}",
         )
         for where, errors in (groups | one_by_one).items()

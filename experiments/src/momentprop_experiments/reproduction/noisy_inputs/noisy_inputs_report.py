@@ -13,18 +13,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_NOTES = (
-    "Images are normalized to variance 1 in each channel, in which units the variances of noise are told. A noisy "
-    "pixel is known as its value and the variance of its noise; that of uneven noise is drawn for each pixel, its "
-    "logarithm uniformly. A missing pixel is known as the mean and the variance of that pixel over training images; "
-    "the missing block is a square of half the image's side. AP1 takes the means alone. AP2 and Monte Carlo take the "
-    "pixels as independent: neither uses that natural images are likelier than others. NLL is the negative "
-    "log-likelihood of the true class in nats, ECE the expected calibration error (15 bins); the last column is the "
-    "accuracy if the fifth of the images with the least confidence is rejected. ± is one standard error; all methods "
-    "see the same images, so that differences are more certain. With a prior, a noisy pixel is known as what the noise "
-    "and the moments of that pixel over training images leave of it. A gain over AP1 is bold if it exceeds two "
-    "standard errors."
+_INTRODUCTION = (
+    "Test images get noisy or missing pixels, and each method gives the class of the image. A method knows a mean and "
+    "a variance of every pixel. AP1 takes the means alone. AP2 and Monte Carlo treat the pixels as independent, and do "
+    "not use that natural images are likelier than others."
 )
+_NOTES = """\
+* 'Noise' is followed by its variance; images are normalized to variance 1 in each channel. The method knows the noisy
+  value and this variance. 'Uneven' noise has a variance of its own for each pixel, with a uniform logarithm.
+* 'Missing' pixels are known as the mean and the variance of that pixel over training images. The missing block is a
+  square of half the image's side.
+* 'Prior' means that a method combines the noisy value with the moments of that pixel over training images.
+* NLL is the negative log-likelihood of the true class, in nats. ECE is the expected calibration error, with 15 bins.
+  'Best 80 %' is the accuracy if the least confident fifth of the images is rejected.
+* ± is one standard error. All methods see the same images, so differences are more certain than ± suggests."""
 _GAP = "#e8a0a0"  # missing pixels are light red, a colour that no digit has
 _FIFTH = 15  # the position of the share 0.8 in `KEPT`
 assert KEPT[_FIFTH] == 0.8
@@ -33,7 +35,7 @@ assert KEPT[_FIFTH] == 0.8
 def markdown(title: str, data: dict[str, Any]) -> str:
     """Return the whole report in Markdown."""
     fitted = f"Calibrations are fitted to {data['fitted_to']} training images and {data['samples']} draws."
-    parts = [f"# {title}", f"{_NOTES} {fitted}"]
+    parts = [f"# {title}", f"{_INTRODUCTION} {fitted}", _NOTES]
     for network in data["networks"].values():
         clean = network["clean"]
         parts += [
@@ -41,6 +43,7 @@ def markdown(title: str, data: dict[str, Any]) -> str:
             f"{_accuracy(clean)}, NLL {number(clean['nll'], 3)}, ECE {number(clean['ece'])})",
             table(("images", "method", "accuracy", "NLL", "ECE", "best 80 %"), _rows(network["corruptions"])),
             discussion(network),
+            "The gain over AP1 in NLL, on the same images; a gain of more than two standard errors is bold:",
             _gains(network["corruptions"]),
         ]
     return "\n\n".join(parts)
@@ -74,7 +77,9 @@ def discussion(network: dict[str, Any]) -> str:
 
     def against_ap1(method: str) -> str:
         better = count(lambda found: _sureness(found[method]) > 2)
-        return f"{method} better in {better}, and worse in {count(lambda found: _sureness(found[method]) < -2)}"
+        worse = count(lambda found: _sureness(found[method]) < -2)
+        words = f"{method.replace(', ', ' with ')} draws" if method in _DRAWS else method
+        return f"{words} is better in {better} and worse in {worse}"
 
     def no_worse(method: str) -> str:
         wins = (sum(found[method]["nll"] <= found[draws]["nll"] for found in cases) for draws in _DRAWS)
@@ -82,11 +87,12 @@ def discussion(network: dict[str, Any]) -> str:
 
     accurate = count(lambda found: found["AP1"]["accuracy"] > _least(found["AP2"]))
     return (
-        f"Of {len(cases)} kinds of images, the NLL is by more than two standard errors, compared with that of AP1, for "
-        f"{'; for '.join(map(against_ap1, ('AP2', 'calibrated AP2', _DRAWS[-1])))}. Where many draws are worse than "
-        "AP1, it is the average over independent pixels itself that is worse than the answer for their means, whoever "
-        f"computes it. AP1 is more accurate than AP2 by more than two standard errors in {accurate}. The NLL is no "
-        f"worse than that of 8, 32 and 128 draws for {'; for '.join(map(no_worse, ('AP2', 'calibrated AP2')))}."
+        "A difference in NLL counts here if it exceeds two standard errors. Compared with AP1, of "
+        f"{len(cases)} kinds of images, {'; '.join(map(against_ap1, ('AP2', 'calibrated AP2', _DRAWS[-1])))}. Where "
+        "even many draws are worse than AP1, the average over independent pixels is likely to be worse than the answer "
+        "for their means, whatever computes it. AP1 is more accurate than AP2 by more than two standard errors in "
+        f"{accurate}. The mean NLL is no worse than that of 8, 32 and 128 draws for "
+        f"{', and for '.join(map(no_worse, ('AP2', 'calibrated AP2')))} kinds of images."
     )
 
 
@@ -97,7 +103,7 @@ def _gains(corruptions: dict[str, Any]) -> str:
     """Return the table of the gains in likelihood over AP1, on the same images."""
     methods = ("AP2", "calibrated AP2", *_DRAWS)
     rows = [[corruption, *(_gain(found[method]) for method in methods)] for corruption, found in corruptions.items()]
-    return table(("NLL of AP1, less that of", *methods), rows)
+    return table(("images", *methods), rows)
 
 
 def _gain(each: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "activations"
-TITLE = "Mean and deviation after Heaviside, logistic and rectified units against draws (figure)"
+TITLE = "Mean and deviation after Heaviside, logistic and rectified units, compared with draws (figure)"
 
 UNITS: dict[str, nn.Module] = {
     "Heaviside": momentprop.nn.Heaviside(),
@@ -96,30 +96,38 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
             for name, r in results.items()
         },
     }
+    figures = draw(out, NAME, (9.6, 5.6), lambda figure: _plot(figure, fine, coarse, results))
+    return Outcome(data, _report(data), figures)
+
+
+def _report(data: dict[str, Any]) -> str:
+    means = len(data["input_means"])
     rows = [
-        (name, *(f"{z:.1f}" for z in r.z_scores()), f"{r.off()[0]:.3f}", f"{r.off()[1]:.1%}")
-        for name, r in results.items()
+        (
+            name,
+            *(f"{found[f'largest_z_of_{moment}']:.1f}" for moment in ("mean", "variance")),
+            f"{found['paper_mean_off']:.3f}",
+            f"{found['paper_stddev_off']:.1%}",
+        )
+        for name, found in data["units"].items()
     ]
-    markdown = "\n\n".join(
+    head = (
+        "unit",
+        "mean: farthest from draws",
+        "variance: farthest from draws",
+        "paper: mean off by (in σ')",
+        "paper: σ' off by",
+    )
+    return "\n\n".join(
         [
             f"# {TITLE}",
-            f"Inputs of variance 1 with means from -3 to 3. Draws: {draws} at each of {len(coarse)} means; of as many "
-            "figures the largest is expected about 2 standard errors away. The last two columns say how far the "
-            "formulas that the paper's implementation ran are off.",
-            table(
-                (
-                    "unit",
-                    "mean, largest z of draws",
-                    "variance, largest z of draws",
-                    "paper: mean off by (in σ')",
-                    "paper: σ' off by",
-                ),
-                rows,
-            ),
+            "Inputs have variance 1 and means from -3 to 3. The first two columns have AP2's largest distance from "
+            f"{data['draws']:,} draws over {means} means, in standard errors of the draws. Chance alone makes the "
+            f"largest of {means} distances about 2. The last two columns say how far the formulas of the paper's "
+            "implementation are off.",
+            table(head, rows),
         ]
     )
-    figures = draw(out, NAME, (9.6, 5.6), lambda figure: _plot(figure, fine, coarse, results))
-    return Outcome(data, markdown, figures)
 
 
 def _plot(figure: "Figure", fine: Tensor, coarse: Tensor, results: dict[str, Propagated]) -> None:

@@ -32,6 +32,17 @@ SLOPES = (0.001, 0.01, 0.1, 0.3)
 OPTIMAL = "max KL"
 """The criterion that the paper names."""
 
+_CRITERIA = {
+    "printed": "(printed in the paper)",
+    OPTIMAL: "largest KL",
+    "max reversed KL": "largest reversed KL",
+    "max KL, logistic mean": "largest KL, with the logistic mean",
+    "mean KL": "mean KL",
+    "max error of R": "largest error of R",
+    "squared error of R": "mean squared error of R",
+}
+"""The words for the printed constant, and for each criterion."""
+
 Criterion = Callable[[float], float]
 
 
@@ -130,7 +141,7 @@ def _report(data: dict[str, Any]) -> str:
         low, high = found["stddev_off"]
         rows.append(
             (
-                name,
+                _CRITERIA[name],
                 f"{found['t']:.4f}",
                 f"{found['largest_kl']:.4f}",
                 f"{low:+.1%} to {high:+.1%}",
@@ -140,10 +151,12 @@ def _report(data: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             f"# {TITLE}",
-            f"The leaky ReLU of slope {SLOPE:g}, for |a| up to {RANGE:g}. KL(exact || approximate) in nats, between "
-            "normal distributions of the same mean. R is of order 1: it goes from 0 to 1.",
-            table(("fitted by", "t", "largest KL", "σ' off by", "R off by up to"), rows),
-            "**By the largest KL, for other slopes**",
+            "The paper approximates the variance R(a) of a rectified unit by S(a / t). The table has the t that is "
+            "best by each criterion, and the errors with it, for the leaky ReLU of "
+            f"slope {SLOPE:g} and |a| up to {RANGE:g}. KL(exact || approximate) is in nats, between normal "
+            "distributions of the same mean. R itself goes from 0 to 1.",
+            table(("t is best by", "t", "largest KL", "σ' off by", "R off by up to"), rows),
+            "**The t that is best by the largest KL, for several slopes**",
             table(("slope", *by_slope), [("t", *(f"{t:.4f}" for t in by_slope.values()))]),
         ]
     )

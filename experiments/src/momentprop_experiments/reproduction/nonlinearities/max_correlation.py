@@ -82,9 +82,12 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     markdown = "\n\n".join(
         [
             f"# {TITLE}",
-            f"What ignoring the correlation adds to the mean and to the deviation σ', for inputs of deviation 1 and "
-            f"means a from {-RANGE:g} to {RANGE:g}.",
-            table(("α", "moments", "mean, at most", "σ' at a = 0", "σ', least", "σ', largest"), rows),
+            "A leaky ReLU is the maximum of X and αX, which are correlated. The table says by how much the mean and "
+            "the deviation σ' of the output change if the correlation is ignored, for inputs of deviation 1 and mean "
+            f"a from {-RANGE:g} to {RANGE:g}.",
+            table(
+                ("α", "moments by", "mean, at most", "σ' at a = 0", "lowest change of σ'", "highest change of σ'"), rows
+            ),
         ]
     )
     shown = Pair.exact(a, DRAWN)

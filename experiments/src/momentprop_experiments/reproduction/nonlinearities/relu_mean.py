@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "relu-mean"
-TITLE = "The mean of ReLU for normal and logistic inputs, beside ELU (figure)"
+TITLE = "The mean of ReLU for normal and logistic inputs, compared with ELU (figure)"
 
 RANGE, STEP = 4.0, 0.01
 
@@ -49,9 +49,10 @@ def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     markdown = "\n\n".join(
         [
             f"# {TITLE}",
-            f"Inputs of variance 1. From the mean for normal inputs, that for logistic ones differs by at most "
-            f"{largest['logistic']:.4f}, ELU(μ - 1) + 1 by {largest['elu']:.4f}, "
-            f"and ReLU itself by {largest['relu']:.4f}.",
+            "The table has the mean of ReLU(X) for normal and for logistic inputs of mean μ and variance 1. The mean "
+            f"for logistic inputs differs from that for normal ones by at most {largest['logistic']:.4f}. "
+            f"ELU(μ - 1) + 1 differs from it by at most {largest['elu']:.4f}, and ReLU(μ) by at most "
+            f"{largest['relu']:.4f}.",
             table(("input mean μ", "ReLU(μ)", "normal", "logistic", "ELU(μ - 1) + 1"), rows),
         ]
     )

@@ -34,19 +34,20 @@ def markdown(title: str, data: dict[str, Any]) -> str:
     """Return the whole report in Markdown."""
     parts = [
         f"# {title}",
-        "Standard training (Adam, batches of 128, learning rate 0.001 · 0.96^k in epoch k). The initializations change "
-        "the weights once, before the first step. Batch normalization takes the statistics of each batch; analytic "
-        "normalization computes them from the weights and the statistics of the input, at every step, and does not "
-        "look at the batch. Each way was trained once, with one seed, so that no difference between them is settled.",
+        "The tables compare five ways to initialize or normalize a network. All use standard training, with Adam, "
+        "batches of 128, and a learning rate of 0.001 · 0.96^k in epoch k. The initializations change the weights "
+        "once, before the first step. Batch normalization takes the statistics of each batch. Analytic normalization "
+        "computes them at every step from the weights and the statistics of the input, and does not look at the batch. "
+        "Each way was trained once, with one seed, so these runs settle no difference between the ways.",
     ]
     for network, found in data["networks"].items():
-        parts += [f"**{_NETWORKS[network]}, {found['epochs']} epochs of {found['data']}**", _figures(found["ways"])]
+        parts += [f"**{_NETWORKS[network]}, {found['epochs']} epochs on {found['data']}**", _figures(found["ways"])]
     parts += ["**Commands**", _commands(data)]
     return "\n\n".join(parts)
 
 
 def _figures(ways: dict[str, Any]) -> str:
-    head = ("", "training loss, epoch 1", "last", "validation accuracy, epoch 1", "last", "test accuracy")
+    head = ("way", "training loss: epoch 1", "last", "validation accuracy: epoch 1", "last", "test accuracy")
     rows = [
         [
             _WAYS[way],

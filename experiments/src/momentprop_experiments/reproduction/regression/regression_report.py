@@ -23,48 +23,64 @@ _WANTED = 0.9
 
 def markdown(title: str, data: dict[str, Any]) -> str:
     """Return the whole report in Markdown."""
-    parts = [f"# {title}", _setting(data), "**What the numbers say**", "\n".join(_said(data))]
+    parts = [f"# {title}", _setting(data), _notes(data), "**What the numbers say**", _CASES, "\n".join(_said(data))]
     for name, found in data["figures"].items():
         for method, levels in found.items():
             parts += [f"**{_DATA[name]}, trained by {data['trained_by'][method]}**", _table(levels)]
     return "\n\n".join(parts)
 
 
+_CASES = "A case is a data set, a way of training and a level of noise."
+
+
 def _setting(data: dict[str, Any]) -> str:
     several = data["seeds"] > 1
     return (
-        f"A network with two hidden layers of {data['hidden']} rectifiers and dropout {data['dropout']:g} predicts a "
-        f"mean and a variance; it is trained on clean inputs for {data['epochs']} epochs. Test inputs get noise of the "
-        "variance in the first column, in units in which an input has variance 1, and a method is told that variance. "
-        "NLL is the negative log-likelihood of the standardized target under a normal distribution, which for Monte "
-        "Carlo has the moments of the draws of input noise and dropout; 'mixture' is the NLL of the mixture that these "
-        f"draws predict. A calibration is fitted to each network and level of noise, by {data['samples']} draws for "
-        f"{data['inputs']} training inputs. 50, 90 and 99 % are the shares of targets in intervals of that level. RMSE "
-        f"is the root of the mean squared error. Means over {data['seeds']} split{'s' * several} and initial "
-        f"point{'s' * several}; all methods see the same inputs. {ON_INTERVALS} They take "
-        "all inputs that can have become the observed one as equally likely, and do not use which are likelier in the "
-        "data, so that no method need have the right coverage."
+        "The tables compare predictions for noisy inputs: their likelihood, their error, and the share of targets that "
+        f"their intervals hold. A network with two hidden layers of {data['hidden']} rectifiers and dropout "
+        f"{data['dropout']:g} predicts a mean and a variance. It is trained on clean inputs for {data['epochs']} "
+        "epochs. Test inputs get noise, and a method knows its variance. All methods see the same inputs; numbers are "
+        f"means over {data['seeds']} split{'s' * several} and initial point{'s' * several}. {ON_INTERVALS}"
     )
+
+
+def _notes(data: dict[str, Any]) -> str:
+    return f"""\
+* 'Noise' is the variance of the noise, where an input has variance 1.
+* NLL is the negative log-likelihood of the standardized target under a normal distribution. For Monte Carlo it has the
+  moments of draws of the input noise and of dropout; 'mixture' is the NLL of the mixture that these draws predict. RMSE
+  is the root of the mean squared error.
+* 50, 90 and 99 % are the shares of targets in intervals of that level. No method need have the right coverage: all
+  treat the inputs that can have become the observed one as equally likely, and do not use which are likelier in the
+  data.
+* Each network and level of noise has its own calibration, fitted to {data["samples"]} draws for {data["inputs"]}
+  training inputs."""
 
 
 def _said(data: dict[str, Any]) -> Iterator[str]:
     """Say how often and by how much one method beats another, and how far off the intervals are."""
     cases = [methods for found in data["figures"].values() for levels in found.values() for methods in levels.values()]
-    yield f"- Has AP2 a lower NLL than AP1 (by data set, training and noise)? {_counted(cases, 'AP2', 'AP1')}."
+    yield f"- Does AP2 have a lower NLL than AP1? {_capital(_counted(cases, 'AP2', 'AP1'))}."
     for method in ("AP2", "calibrated AP2"):
-        against = (f"{count} draws {_compared(cases, method, f'Monte Carlo, {count}')}" for count in data["counts"])
-        yield f"- The NLL of {method}, less that of Monte Carlo, is on average, with {'; '.join(against)}."
+        yield f"- Does {method} have a lower NLL than Monte Carlo {' '.join(_against(cases, method, data['counts']))}"
     draws = data["counts"][-1]
     most = f"Monte Carlo, {draws}"
     mixed = counted(_lower(case[most]["nll_of_mixture"], case["calibrated AP2"]["nll"]) for case in cases)
-    yield f"- Has the mixture of {draws} draws, which need not be normal, a lower NLL than calibrated AP2? {mixed}."
+    yield (
+        f"- Does the mixture of {draws} draws, which need not be normal, have a lower NLL than calibrated AP2? "
+        f"{_capital(mixed)}."
+    )
     for name, found in data["figures"].items():
-        yield f"- {name}: {_trained(found)}"
+        yield f"- {name}, without noise: {_trained(found)}"
     ranges = []
     for method in ("AP1", "AP2", "calibrated AP2", most):
         shares = [100 * case[method]["coverage_90"]["mean"] for case in cases]
         ranges.append(f"{method}: {min(shares):.0f} to {max(shares):.0f} %")
-    yield f"- Intervals of 90 % hold, from the lowest to the highest share, {'; '.join(ranges)}."
+    yield f"- Intervals of 90 % hold these shares of the targets, from the lowest to the highest: {'; '.join(ranges)}."
+
+
+def _capital(words: str) -> str:
+    return words[0].upper() + words[1:]
 
 
 def _trained(found: dict[str, Any]) -> str:
@@ -74,15 +90,19 @@ def _trained(found: dict[str, Any]) -> str:
     )
     change = BySeed.of([a - b for a, b in zip(by_ap2, by_draws, strict=True)])
     return (
-        "without noise, intervals of 90 % by AP2 hold more targets after training by AP2 than after sampled dropout? "
-        f"{change.verdict} ({change.points} points)."
+        "do AP2's intervals of 90 % hold more targets after training by AP2 than after sampled dropout? "
+        f"{_capital(change.verdict)} ({change.points} points)."
     )
 
 
-def _compared(cases: Sequence[dict[str, Any]], one: str, other: str) -> str:
-    """Say the mean difference in NLL of two methods, and in how many cases the first is settled to be lower."""
-    differences = [case[one]["nll"]["mean"] - case[other]["nll"]["mean"] for case in cases]
-    return f"{statistics.fmean(differences):+.3f} (lower? {_counted(cases, one, other)})"
+def _against(cases: Sequence[dict[str, Any]], method: str, counts: Sequence[int]) -> Iterator[str]:
+    """Say, for each number of draws, how often a method has the lower NLL, and the mean difference."""
+    for count in counts:
+        other = f"Monte Carlo, {count}"
+        differences = [case[method]["nll"]["mean"] - case[other]["nll"]["mean"] for case in cases]
+        told = _capital(_counted(cases, method, other))
+        start = "with" if count == counts[0] else "Than with"
+        yield f"{start} {count} draws? {told}; the mean difference is {statistics.fmean(differences):+.3f}."
 
 
 def _counted(cases: Sequence[dict[str, Any]], one: str, other: str) -> str:

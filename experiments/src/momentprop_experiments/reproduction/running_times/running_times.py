@@ -52,6 +52,9 @@ STEPS: dict[str, dict[str, Any]] = {
 PRINTED = {STANDARD: 1.0, "BN": 1.5, "AP2": 3.0, "AP2, the paper's formulas": 3.0, "AP2, norm AP2": 6.0}
 """The paper's ratios."""
 
+_WORDS = {"BN": "batch normalization", "AP2, norm AP2": "AP2 with analytic normalization"}
+"""What the table calls some of the steps."""
+
 DRAWS = 10
 
 
@@ -131,20 +134,26 @@ def predictions(network: str, batch: int, device: str) -> dict[str, Run]:
 def _report(data: dict[str, Any]) -> str:
     parts = [
         f"# {TITLE}",
-        f"On {data['device']}, {data['threads']} thread{'s' * (data['threads'] > 1)}. Medians over rounds in which all "
-        "take turns, and in brackets the quartiles. AP2 and draws take dropout of 0.2 into account.",
+        "The tables have times relative to the standard network, measured on "
+        f"{data['device']} with {data['threads']} thread{'s' * (data['threads'] > 1)}. Numbers are medians over rounds "
+        "in which all methods take turns, with the quartiles in brackets. AP2 and draws take dropout of 0.2 into "
+        "account.",
     ]
     for kind, title in (("training", "A training step"), ("predicting", "A prediction")):
         networks = data["networks"]
         heads = [f"{name}, batch {found['batch']}" for name, found in networks.items()]
         names = next(iter(networks.values()))[kind]["ratio"]
         rows = [
-            (name, *(_cell(found[kind], name) for found in networks.values()), f"{PRINTED.get(name, ''):}")
+            (
+                _WORDS.get(name, name),
+                *(_cell(found[kind], name) for found in networks.values()),
+                f"{PRINTED.get(name, '')}",
+            )
             for name in names
         ]
         if kind == "predicting":
             rows = [row[:-1] for row in rows]
-        parts += [f"**{title}**", table(("", *heads, *(["the paper"] if kind == "training" else [])), rows)]
+        parts += [f"**{title}**", table(("method", *heads, *(["the paper"] if kind == "training" else [])), rows)]
     return "\n\n".join(parts)
 
 

@@ -33,18 +33,18 @@ _CLAIMS = (
     ("input noise by AP2 – standard", "noise-ap2, AP2", _STANDARD),
     ("standard – batch normalization", _STANDARD, "batch-norm, AP1"),
     ("Bernoulli units by AP2 – standard with drawn noise", "bernoulli-ap2, AP2", "noise-drawn, AP1"),
-    ("Bernoulli units: by AP2 – drawn, tried by AP2", "bernoulli-ap2, AP2", "bernoulli-drawn, AP2"),
-    ("Bernoulli units: by AP2 – drawn, tried by AP1", "bernoulli-ap2, AP2", "bernoulli-drawn, AP1"),
+    ("Bernoulli units: by AP2 – drawn, tested by AP2", "bernoulli-ap2, AP2", "bernoulli-drawn, AP2"),
+    ("Bernoulli units: by AP2 – drawn, tested by AP1", "bernoulli-ap2, AP2", "bernoulli-drawn, AP1"),
     ("the same weights: AP2 – AP1", "bernoulli-ap2, AP2", "bernoulli-ap2, AP1"),
     ("Bernoulli units by AP2: normalized – not", "bernoulli-norm, AP2", "bernoulli-ap2, AP2"),
     ("Bernoulli units by AP2, normalized – standard", "bernoulli-norm, AP2", _STANDARD),
     ("Bernoulli units by AP2, normalized – standard with drawn noise", "bernoulli-norm, AP2", "noise-drawn, AP1"),
-    ("Bernoulli units: by AP2, normalized – drawn, tried by AP2", "bernoulli-norm, AP2", "bernoulli-drawn, AP2"),
+    ("Bernoulli units: by AP2, normalized – drawn, tested by AP2", "bernoulli-norm, AP2", "bernoulli-drawn, AP2"),
 )
 
 _LOSSES = (
-    ("batch normalization has the lower training loss than standard", "standard", "batch-norm"),
-    ("the standard network has the lower one than Bernoulli units by AP2", "bernoulli-ap2", "standard"),
+    ("Does batch normalization have a lower training loss than the standard network", "standard", "batch-norm"),
+    ("Does the standard network have a lower one than Bernoulli units by AP2", "bernoulli-ap2", "standard"),
 )
 
 
@@ -53,40 +53,44 @@ def markdown(title: str, data: dict[str, Any]) -> str:
     parts = [f"# {title}", _NOTES]
     if data["missing"]:
         names = ", ".join(_NAMES[name] for name in data["missing"])
-        parts.append(f"Not complete: the {names} is not trained or attacked yet; the same command goes on.")
+        parts.append(f"Not complete: the {names} is not trained or attacked yet; the same command goes on with it.")
     for name, found in data["networks"].items():
         parts += [f"**{_NAMES[name]} on {found['data']}**", *_section(found)]
     return "\n\n".join(parts)
 
 
 _NOTES = (
-    "All attacks change no pixel by more than their level, and are aimed at the log-likelihood of the very method that "
-    "is tried; those from the standard network, and from the network's twin, which is of its own kind, are made on the "
-    "network of another seed. Of random signs and restarts an image must withstand every one, and of 'strongest' all "
-    f"attacks in the table. {ON_INTERVALS}"
+    "A network that only hides its gradients would look stable under gradient attacks, and fall to others. The tables "
+    "compare many attacks. None changes a pixel by more than its level. They aim at the log-likelihood of the true "
+    "class by the very method that is tested, except those 'from the standard network' and 'from its twin', a network "
+    "of its own kind: these are made on a network of another seed. With random signs and restarts, an image must "
+    f"withstand every try, and under 'strongest' all attacks in the table. {ON_INTERVALS}"
 )
 
 
 def _section(found: dict[str, Any]) -> Iterator[str]:
     yield (
         f"{found['epochs']} epochs, {found['seeds']} seeds, the first {found['images']:,} test images. A descent has "
-        f"{found['steps']} steps, and {found['restarts']} starts where it has restarts; random signs are tried "
-        f"{found['random']} times. Sampling takes the mean of {found['draws']} draws, and of "
-        f"{found['gradient_draws']} for a gradient."
+        f"{found['steps']} steps, and {found['restarts']} starts where it has restarts. Random signs are tried "
+        f"{found['random']} times. Sampling averages {found['draws']} draws, or {found['gradient_draws']} for a "
+        "gradient."
     )
-    yield "Accuracy in percent under every attack, the mean over the seeds, and the signs of masked gradients:"
+    yield "Accuracy in % under every attack, as a mean over the seeds:"
     for i, level in enumerate(found["levels"]):
         yield table(
             (f"level {level:g}", "clean", *_ATTACKS, f"descent to {found['large']:g}"),
             [[curve_title(name), *_accuracies(runs, i)] for name, runs in found["found"].items()],
         )
     signs = [[curve_title(name), *_gaps(runs, found["images"]), _losses(runs)] for name, runs in found["found"].items()]
-    yield "What holds where gradients are not masked: by how many points the second attack is stronger, over levels."
+    yield (
+        "Every statement in the head of this table holds where gradients are not masked. The cells say whether it "
+        "does, and by how many points one attack is stronger than the other, on average over levels."
+    )
     yield table(("", *(words for words, _, _ in _SIGNS), "loss by gradient / random signs"), signs)
     claims = [(words, a, b) for words, a, b in _CLAIMS if a in found["found"] and b in found["found"]]
     yield (
-        f"By how much the first is more accurate, in points, over levels. "
-        f"{by_chance(3 * len(claims) + len(_SIGNS) * len(signs))}"
+        "The next table says whether the first of two networks, written 'first – second', is more accurate, and by how "
+        f"many points on average over levels. {by_chance(3 * len(claims) + len(_SIGNS) * len(signs))}"
     )
     rows = [[words, *_verdicts(found["found"][a], found["found"][b], found["images"])] for words, a, b in claims]
     yield table(
@@ -146,9 +150,13 @@ def _training(losses: dict[str, list[list[float]]]) -> str:
     for words, more, less in _LOSSES:
         gap = BySeed.of([a[-1] - b[-1] for a, b in zip(losses[more], losses[less], strict=True)])
         lower = sum(b < a for a, b in zip(mean[more], mean[less], strict=True))
-        said.append(f"{words}: {gap.verdict} ({gap.text(digits=4)} nats; on average in {lower} of {epochs} epochs)")
+        verdict = gap.verdict.capitalize()
+        said.append(
+            f"{words}? {verdict}, at the end ({gap.text(digits=4)} nats); the mean over the seeds is lower in {lower} "
+            f"of {epochs} epochs."
+        )
     head = ("training loss, nats", *(f"epoch {epoch}" for epoch in shown))
-    return f"{table(head, rows)}\n\nAt the end, {'; '.join(said)}."
+    return f"{table(head, rows)}\n\n{' '.join(said)}"
 
 
 def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:

@@ -58,7 +58,7 @@ def markdown(title: str, data: dict[str, Any]) -> str:
     parts = [f"# {title}", _setting(data), "**In short**", _answers(data)]
     if data["missing"]:
         names = ", ".join(_NAMES[name] for name in data["missing"])
-        parts.append(f"Not complete: no seed of the {names} is done; the same command goes on.")
+        parts.append(f"Not complete: no seed of the {names} is done; the same command goes on with it.")
     for name, found in data["networks"].items():
         parts += [f"## {_NAMES[name]} on {found['data']}", _about(found)]
         parts += [*claims(found, _ALL), *tables(found, _SHOWN)]
@@ -81,16 +81,17 @@ def _commands(networks: dict[str, Any]) -> list[str]:
 
 def _setting(data: dict[str, Any]) -> str:
     return (
-        f"All networks of a kind begin at the same point and see the images in the same order. Those that expect noise "
-        f"on their input are trained for variance {data['variance']:g}: drawn, or by AP2, which in the calibrated ones "
-        "corrects its variances by a factor for every channel, fitted anew after every epoch to 100 draws on 64 "
-        f"training images. {ON_LOSS} They are tried by the method that they were trained by, and by AP1. {ON_LEVELS}"
+        "The tables show how accurate networks stay under noise and attacks. All of a kind begin at the same point and "
+        f"see the images in the same order. Input noise in training has variance {data['variance']:g}, drawn or by "
+        "AP2. In calibrated networks, AP2 corrects its variances by a factor for every channel, fitted after every "
+        f"epoch to 100 draws on 64 training images. {ON_LOSS} Networks are tested by the method of their training, and "
+        f"by AP1. {ON_LEVELS}"
     )
 
 
 def _about(found: dict[str, Any]) -> str:
     return (
-        f"{found['epochs']} epochs, the first {found['images']:,} test images; mean ± standard deviation over "
+        f"{found['epochs']} epochs, the first {found['images']:,} test images; accuracy in %, mean ± deviation over "
         f"{seeds(found)}. {on_draws(found)}"
     )
 
@@ -98,16 +99,17 @@ def _about(found: dict[str, Any]) -> str:
 def _answers(data: dict[str, Any]) -> str:
     """Say for each network whether AP2 scales, and whether calibration in the training helps."""
     return "\n".join(
-        f"* {_NAMES[name]}: {_answer('AP2 is more stable than the standard network', found, _SCALES)}; "
-        f"{_answer('calibration in the training helps', found, _CALIBRATION)}; "
-        f"{_answer('the mean of the loss helps', found, _EXPECTED)}."
+        f"* {_NAMES[name]}. {_answer('Is AP2 more accurate than the standard network?', found, _SCALES)} "
+        f"{_answer('Does calibration in training help?', found, _CALIBRATION)} "
+        f"{_answer('Does the mean of the loss help?', found, _EXPECTED)}"
         for name, found in data["networks"].items()
     )
 
 
 def _answer(words: str, found: dict[str, Any], which: Any) -> str:
     """Say how often the claims of one kind hold for the accuracy, under noise and both attacks."""
-    return f"{words}: {counted(difference(found, change, *rest).verdict for _, *rest in which for change in CHANGES)}"
+    told = counted(difference(found, change, *rest).verdict for _, *rest in which for change in CHANGES)
+    return f"{words} {told[0].upper()}{told[1:]}."
 
 
 def plot(out: Path, name: str, data: dict[str, Any]) -> list[Path]:

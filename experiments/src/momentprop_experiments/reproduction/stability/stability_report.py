@@ -55,10 +55,10 @@ _CLAIMS = (
     ("Bernoulli by AP2 – standard", _OURS, _STANDARD),
     ("standard – batch normalization", _STANDARD, _NORMALIZED),
     ("(ours) Bernoulli by AP2 – standard with drawn noise", _OURS, _DRAWN),
-    ("(ours) Bernoulli by AP2: tried by AP2 – by AP1", _OURS, "bernoulli-ap2, AP1"),
-    ("(ours) Bernoulli by AP2 – drawn, both tried by AP2", _OURS, "bernoulli-drawn, AP2"),
+    ("(ours) Bernoulli by AP2: tested by AP2 – by AP1", _OURS, "bernoulli-ap2, AP1"),
+    ("(ours) Bernoulli by AP2 – drawn, both tested by AP2", _OURS, "bernoulli-drawn, AP2"),
     ("(ours) Bernoulli by AP2: mean of the loss – loss of the mean", _EXPECTED, _OURS),
-    ("(ours) Bernoulli by AP2, mean loss – drawn, both tried by AP2", _EXPECTED, "bernoulli-drawn, AP2"),
+    ("(ours) Bernoulli by AP2, mean loss – drawn, both tested by AP2", _EXPECTED, "bernoulli-drawn, AP2"),
 )
 
 
@@ -87,7 +87,7 @@ def commands(data: dict[str, Any]) -> str:
         for network, each in words.items()
     ]
     return (
-        f"**Commands**: `{' '.join(same)}`, with these options, and `--seed 1` and so on for the other seeds\n\n"
+        f"**Commands**: `{' '.join(same)}` with these options, and with `--seed 1` and so on for the other seeds\n\n"
         f"{table(('network', 'options'), rows)}"
     )
 
@@ -103,36 +103,36 @@ def _options(command: str) -> list[str]:
 
 def _setting(data: dict[str, Any]) -> str:
     return (
-        f"A network 784-100-10 of sigmoid units, {data['epochs']} epochs on {data['data']}; the first "
-        f"{data['images']:,} test images; mean ± standard deviation over {seeds(data)}. {ON_LEVELS} Bernoulli networks "
+        "The tables show how accurate a network of sigmoid units, 784-100-10, stays under noise and attacks. It is "
+        f"trained for {data['epochs']} epochs on {data['data']}, and tested on the first {data['images']:,} test "
+        f"images. Accuracies are in %, mean ± standard deviation over {seeds(data)}. {ON_LEVELS} Bernoulli networks "
         f"expect input noise of variance {data['variance']:g}. {on_draws(data)} AP2 is as in the paper's "
         f"implementation (`--family fitted`, softmax `simplified`). {ON_LOSS}"
     )
 
 
 ON_LEVELS = (
-    "Levels are in units of the normalized images, in which a pixel has variance 1 over the training set. An attack "
-    "changes no pixel by more than its level, lowers the log-likelihood of the true class by the very method that is "
-    "attacked, and may leave the range of pixels."
+    "Levels are for images whose pixels are normalized to variance 1. An attack changes no pixel by more than its "
+    "level, but may leave the range of pixels. It lowers the log-likelihood of the true class by the tested method."
 )
 
 ON_LOSS = (
-    "By AP2 a training minimizes the loss of the mean prediction, and where 'mean loss' is said (`--loss expected`) "
-    "the mean of the loss, as a training by drawn noise does."
+    "Training by AP2 minimizes the loss of the mean prediction, or with 'mean loss' (`--loss expected`) the mean of "
+    "the loss, as training with drawn noise does."
 )
 
 
 def seeds(data: dict[str, Any]) -> str:
     """Say how many seeds are done, and how many are planned."""
     count, wanted = data["seeds"], data["wanted"]
-    missing = f" (of {wanted}: the others are not trained yet, and the same command goes on with them)"
+    missing = f" (of {wanted}: the same command trains the others)"
     return f"{count} seed{'s' * (count > 1)}{missing * (count < wanted)}"
 
 
 def on_draws(data: dict[str, Any]) -> str:
     """Say how many draws sampling takes."""
     return (
-        f"Sampling takes the mean of {data['draws']} draws, and of {data['gradient_draws']} for a gradient, which is "
+        f"Sampling averages {data['draws']} draws, or {data['gradient_draws']} for a gradient, which is "
         "straight-through for the units."
     )
 
@@ -173,10 +173,10 @@ def verdicts(which: Sequence[Claim]) -> int:
 
 
 ON_CLAIMS = (
-    "The first table of verdicts has how much more accurate the first of the two is, in points, over the levels above "
-    "zero; the other by how much lower the logarithm (to base 10) of the odds of its errors is, over those at which "
-    "every seed errs. Each seed has the same noise and the same order of training images in both; the choice of the "
-    f"test images is not in the interval. {ON_INTERVALS}"
+    "A verdict says whether the first of two networks, 'first – second', is better. The first table of verdicts has "
+    "its gain in accuracy, in points, over the levels above zero. The second has by how many powers of ten its errors "
+    "have lower odds, over the levels at which every seed errs. Both have the same noise and order of training images. "
+    f"{ON_INTERVALS} ± leaves out the choice of test images."
 )
 
 
@@ -212,13 +212,14 @@ def _on_odds(data: dict[str, Any]) -> str:
     order = sorted(known, key=lambda name: -known[name])
     said = ", ".join(f"{curve_title(name)} {_power(known[name])}" for name in order)
     return (
-        f"Odds $\\max_y q(y) / q(y^*)$ with which the errors are made under noise of deviation "
-        f"{data['noise'][level]:g} (geometric means, largest first): {said}."
+        "The odds of an error are those that the network gives its wrong class against the true one, "
+        f"$\\max_y q(y) / q(y^*)$. Under noise of deviation {data['noise'][level]:g} their geometric means are, "
+        f"largest first: {said}."
     )
 
 
 def curve_title(curve: str) -> str:
-    """Return the words for a network and the method that it is tried by."""
+    """Return the words for a network and the method that it is tested by."""
     network, method = curve.split(", ")
     return f"{NETWORKS[network]} ({method})"
 

@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import types
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from momentprop.codegen.formula import Formula, Unprintable
 from momentprop.codegen.layout import empty_rows, repetitions
 from momentprop.codegen.printed_triton import HEADER, function_in_triton
 from momentprop.files import write_file
+from momentprop.torch_compat.streams import stream_of
 
-Call = Callable[..., list[Tensor]]
+Call = Callable[..., Any]
 _SHORT = 128  # steps of a formula; a longer one's values do not fit into the registers of large blocks
 _BLOCK = {True: 1024, False: 256}  # elements for each program, of short formulas and of long ones
 _ROWS = 128  # elements of rows for each program: one for each thread
 _LONGEST_ROW = 4096
+_KNOWN = "3.6."  # the version of Triton whose launcher we know
 
 
 @functools.cache
@@ -46,6 +49,7 @@ def prepared(formulas: Sequence[Formula], device: torch.device) -> tuple[bool, C
         module = _module(source, place)
         calls = [_callable(getattr(module, f"f{k}"), formula) for k, formula in enumerate(formulas)]
         check(calls)
+        check(calls)  # the first launch is Triton's own, later ones are direct
         for call, formula in zip(calls, formulas, strict=True):
             for count in (_block(formula), 8):  # with and without a remainder
                 shapes = [
@@ -80,6 +84,21 @@ def _module(source: str, place: Path) -> types.ModuleType:
     return module
 
 
+def direct(kernel: Any, device: int) -> Call | None:
+    """Return a function of a number of programs, addresses and numbers that launches a kernel which Triton compiled.
+
+    Triton's own bookkeeping takes longer than a launch. Where its version, or the kernel, needs it, it stays.
+    """
+    if not hasattr(type(kernel), "__getitem__"):
+        return None
+    run = kernel.run
+    if not metadata.version("triton").startswith(_KNOWN) or run.global_scratch_size or run.profile_scratch_size:
+        return lambda programs, *given: kernel[(programs, 1, 1)](*given)
+    launch, current, function = run.launch, stream_of(), kernel.function
+    rest = (run.launch_cooperative_grid, run.launch_pdl, None, None, kernel.packed_metadata, None, None, None)
+    return lambda programs, *given: launch(programs, 1, 1, current(device), function, *rest, *given)
+
+
 def _block(formula: Formula) -> int:
     return _BLOCK[len(formula.steps) <= _SHORT]
 
@@ -92,7 +111,7 @@ def _callable(function: Any, formula: Formula) -> Call:
     wide = [] if row is None else [formula.kind(number)[1] for number in formula.outputs]
     warps = 4 if row is None else min(16, max(4, block // 64))
     several = torch.cuda.device_count() > 1
-    ready: dict[Any, Any] = {}  # kernels launched without asking Triton again which one it is
+    ready: dict[Any, Any] = {}  # launches without asking Triton again which kernel it is
 
     def of_elements(*inputs: Tensor) -> list[Tensor]:
         made = [torch.empty_like(inputs[0]) for _ in formula.outputs]
@@ -109,20 +128,21 @@ def _callable(function: Any, formula: Formula) -> Call:
     def launched(
         inputs: Sequence[Tensor], made: list[Tensor], count: int, programs: int, constants: Any
     ) -> list[Tensor]:
-        tensors, grid, here = (*inputs, *made), (programs, 1, 1), made[0].device.index
+        tensors, here = (*inputs, *made), made[0].device.index
         if several and here != torch.cuda.current_device():
             with torch.cuda.device(here):
-                function[grid](*tensors, count, *constants, num_warps=warps)
+                function[(programs, 1, 1)](*tensors, count, *constants, num_warps=warps)
             return made
+        pointers = [tensor.data_ptr() for tensor in tensors]
         # a kernel is compiled for addresses divisible by 16 and 32-bit counts
-        usual = count < 2**31 and not any([tensor.data_ptr() % 16 for tensor in tensors])  # noqa: C419
-        kernel = ready.get((here, constants)) if usual else None
-        if kernel is not None:
-            kernel[grid](*tensors, count, *constants)
+        usual = count < 2**31 and not any([pointer % 16 for pointer in pointers])  # noqa: C419
+        launch = ready.get((here, constants)) if usual else None
+        if launch is not None:
+            launch(programs, *pointers, count, *constants)
             return made
-        kernel = function[grid](*tensors, count, *constants, num_warps=warps)
-        if usual and hasattr(type(kernel), "__getitem__"):
-            ready[here, constants] = kernel
+        kernel = function[(programs, 1, 1)](*tensors, count, *constants, num_warps=warps)
+        if usual:
+            ready[here, constants] = direct(kernel, here)
         return made
 
     return of_elements if row is None else of_rows

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from momentprop.codegen import programs
+
 _WARM_UP = 3  # calls in which libraries choose their algorithms and an optimizer creates its state
 
 
@@ -27,6 +29,7 @@ class GraphedStep:
             self._call_aside(batch)
             return
         if self.graph is None:
+            programs.wait()  # a build in the background would disturb the recording, and come too late for it
             self.batch, self.graph = batch.clone(), torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph):  # records, but computes nothing
                 self.function(self.batch)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from momentprop import data
+from momentprop import built_kernels, data
 from momentprop.calibration import Calibration
 from momentprop.data import Dataset, Split
 from momentprop.dispatch import MissingRule
@@ -82,7 +82,7 @@ def train(
     commit()  # of the source that runs
     ranks = processes(config.device)
     folder = Folder(Path(out), config)
-    with forked_generators(ranks), folder.locked(ranks):
+    with forked_generators(ranks), folder.locked(ranks), built_kernels.at_once():
         found = folder.open(resume=resume, overwrite=overwrite)
         images = load_data(config, root)
         training, validation = split(images, config)

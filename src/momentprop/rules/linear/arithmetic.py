@@ -37,6 +37,8 @@ def sub(call: Call, *variances: Tensor) -> Tensor:
 
 
 def _sum_of_squares(call: Call, variances: tuple[Tensor, ...]) -> Tensor:
+    if len(variances) == 2 and not call.kwargs:
+        return variances[0] + variances[1]
     gain = call.kwargs.get("alpha", 1)
     if call.leads and _spans(variances[0], call.given("other")):
         return variances[0].clone()

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from momentprop import built_kernels
 from momentprop.data import Split
 from momentprop.files import write_file
 from momentprop.propagate import propagate
@@ -153,7 +154,7 @@ def _trained(way: str, config: Config, subject: Subject, root: Path | None) -> d
     ranks = processes(config.device)
     training, validation = split(load_data(config, root), config)
     assert validation is not None
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), built_kernels.at_once():
         model = build(config, training).to(ranks.device)
         given, held_out = (_first(part, count, ranks.device) for part, count in
                            ((training, subject.look.losses), (validation, subject.validation)))  # fmt: skip

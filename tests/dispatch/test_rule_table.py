@@ -6,6 +6,9 @@ from torch import nn
 
 import momentprop
 from momentprop import Fitted, Logistic, Mean, MissingRule, Normal, Sample, dispatch
+from momentprop.dispatch.registry import elementwise
+from momentprop.dispatch.rule_table import operation_named
+from momentprop.kernels.moments import Moments
 from tests.dispatch.inputs import a_value, assert_same
 
 # Missing rules
@@ -175,3 +178,60 @@ def test_two_families_do_not_meet():
         a_value(2) + Logistic(torch.zeros(2), 1.0)
     with pytest.raises(TypeError, match="'cat' was given a Normal and a Mean"):
         torch.cat([a_value(2), Mean(torch.zeros(2))])
+
+
+# Elementwise functions that are made once
+
+
+@pytest.fixture
+def made():
+    """A new elementwise operation, and the arguments of each time that its function was made."""
+    calls = []
+
+    def make(input, slope=1.0):
+        calls.append(slope)
+        return dispatch.Transform(
+            lambda mean, variance: Moments(slope * mean, slope**2 * variance), lambda x: slope * x
+        )
+
+    def scaled(input, slope=1.0):
+        return slope * input
+
+    operation = dispatch.operation(scaled)
+    elementwise("scaled", on=Normal, once=True)(make)
+    yield operation, calls, make
+    forgotten = operation_named("scaled")
+    forgotten.makers.clear()
+
+
+def test_a_function_of_numbers_is_made_once(made):
+    operation, calls, _ = made
+    for slope in (2.0, 2.0, 3.0, 2.0):
+        y = operation(Normal(torch.ones(2), 1.0), slope)
+        assert torch.equal(y.loc, torch.full((2,), slope))
+    assert calls == [2.0, 3.0]
+
+
+def test_a_function_of_a_tensor_is_made_each_time(made):
+    operation, calls, _ = made
+    slope = torch.tensor(2.0)
+    assert operation(Normal(torch.ones(2), 1.0), slope).loc[0] == 2
+    slope.fill_(3.0)
+    assert operation(Normal(torch.ones(2), 1.0), slope).loc[0] == 3
+    assert len(calls) == 2
+
+
+def test_a_new_registration_forgets_the_functions_made_before(made):
+    operation, calls, make = made
+    operation(Normal(torch.ones(2), 1.0), 2.0)
+    elementwise("scaled", on=Normal)(make)
+    operation(Normal(torch.ones(2), 1.0), 2.0)
+    operation(Normal(torch.ones(2), 1.0), 2.0)
+    assert calls == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("op", [op.name for op in dispatch.rule_table.operations() if getattr(op, "once", None)])
+def test_functions_made_once_do_not_read_the_value(op):
+    operation = operation_named(op)
+    for on in operation.once:
+        assert isinstance(operation.makers[on](None), dispatch.Transform)

@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from momentprop import Calibration, fold, propagate
+from momentprop.codegen import programs
 from momentprop.data import load
 from momentprop.errors import UserError
 from momentprop.training import Classification, Settings
@@ -188,3 +189,17 @@ def test_few_images_are_chosen_by_the_seed():
     assert len(split(images, Config(train_images=100, validation=0))[0]) == 100
     with pytest.raises(UserError, match=r"train images must be at most 4,500, .*, but is 4,501"):
         split(images, Config(train_images=4501))
+
+
+def test_kernels_are_built_before_they_run_so_that_no_build_ends_during_a_recording(tmp_path, monkeypatch):
+    class Seen(Exception):  # noqa: N818 (no error)
+        pass
+
+    def run(*_):
+        raise Seen(programs.mode())
+
+    monkeypatch.setattr(programs, "STATE", {"mode": "auto"})
+    monkeypatch.setattr(Trainer, "run", run)
+    with pytest.raises(Seen, match="wait"):
+        train(Config(network="mlp", data="digits", epochs=1, device="cpu"), tmp_path / "run", progress=False)
+    assert programs.mode() == "auto"

@@ -1,6 +1,7 @@
 """Looks at networks in training with dropout: their figures are those of draws, and no run is made twice."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -48,6 +49,22 @@ def test_runs_are_not_made_again(quick, monkeypatch, tmp_path):
     assert dropout_cause.run(folder, elsewhere).data == result.data  # from the results
     stopped = dropout_cause.run(tmp_path, dataclasses.replace(elsewhere, minutes=0.0))
     assert "Not complete: 0 of 7 runs are done" in stopped.markdown
+
+
+def test_a_cpu_reads_the_runs_of_a_gpu_and_makes_none(quick, monkeypatch, tmp_path):
+    options, _, result = quick
+    elsewhere = dataclasses.replace(options, quick=False, minutes=0.0, runs=tmp_path / "runs")
+    assert list(dropout_cause.run(tmp_path, elsewhere).data["networks"]) == ["deep-mlp"]
+    subject, runs = dropout_cause.ON_GPU["cifar"], result.data["networks"]["deep-mlp"]["runs"]
+    _, config = subject.runs("cuda")["plain-0"]
+    found = {**runs["plain-0"], "command": config.command, "looks": {}}
+    file = elsewhere.runs_of(dropout_cause.NAME) / "cifar-plain-0.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"of": dropout_cause._of(config, subject), "run": found}))
+    monkeypatch.setattr(dropout_cause, "_trained", None)
+    told = dropout_cause.run(tmp_path, elsewhere)
+    assert list(told.data["networks"]["cifar"]["runs"]) == ["plain-0"]
+    assert "Not complete: 1 of 6 runs are done" in told.markdown
 
 
 def test_a_look_at_one_layer_of_dropout_agrees_with_ap2():

@@ -101,23 +101,26 @@ QUICK = {
 
 def run(out: Path, options: Options = DEFAULTS) -> Outcome:
     """Make the missing runs, and compare all; `quick` trains briefly on the embedded digits."""
-    subjects = QUICK if options.quick else FULL | (ON_GPU if as_device(options.device).type == "cuda" else {})
+    on_gpu = as_device(options.device).type == "cuda"
     end = None if options.minutes is None else time.monotonic() + 60 * options.minutes
     data: dict[str, Any] = {"networks": {}}
-    for name, subject in subjects.items():
+    for name, subject in (QUICK if options.quick else FULL | ON_GPU).items():
         wanted = subject.runs(options.device)
         stored = stored_runs(out, NAME, options).get(name, {})
         found: dict[str, Any] = {}
+        possible = on_gpu or name not in ON_GPU  # elsewhere a run that was made on a GPU is only read
         for run_name, (way, config) in wanted.items():
             if same_command(stored.get(run_name), config):
                 found[run_name] = stored[run_name]
                 continue
             file = options.runs_of(NAME) / f"{name}-{run_name}.json"
-            if not _is_done(file, config, subject) and (end is None or time.monotonic() < end):
+            if possible and not _is_done(file, config, subject) and (end is None or time.monotonic() < end):
                 print(f"{name}, {run_name} ({len(found) + 1} of {len(wanted)} runs)", file=sys.stderr, flush=True)
                 write_file(file, json.dumps(_trained(way, config, subject, options.root)).encode())
             if _is_done(file, config, subject):
                 found[run_name] = compact(json.loads(file.read_text())["run"])
+        if not (possible or found):
+            continue
         about = {"settings": dict(subject.settings), "looks": subject.looks, "look": asdict(subject.look)}
         data["networks"][name] = {**about, "wanted": len(wanted), "runs": found}
     return Outcome(data, markdown(TITLE, data), plot(out, NAME, data))

@@ -104,12 +104,17 @@ def both_ways(given: Scene) -> dict[str, Run]:
 def in_bfloat16(given: Scene) -> dict[str, Run]:
     """Return a forward pass by AP2, and one that multiplies variances in bfloat16."""
     ap2 = forward(given)["AP2"]
+    return {"AP2": ap2, "bfloat16": roughly(ap2)}
+
+
+def roughly(run: Run) -> Run:
+    """Return a run that multiplies variances in bfloat16."""
 
     def rough() -> Any:
         with momentprop.variance_precision(torch.bfloat16):
-            return ap2()
+            return run()
 
-    return {"AP2": ap2, "bfloat16": rough}
+    return rough
 
 
 def propagated(given: Scene) -> dict[str, Run]:
@@ -169,9 +174,10 @@ def on_compiler(module: nn.Module) -> Callable[..., Any]:
 
 
 def compiled(given: Scene) -> dict[str, Run]:
-    """Return a compiled forward pass of the plain network and by AP2."""
+    """Return a compiled forward pass of the plain network, by AP2, and with variances in bfloat16."""
     plain, ap2 = on_compiler(given.model), on_compiler(momentprop.AsTensors(given.model))
     runs: dict[str, Run] = {"plain": lambda: plain(given.x), "AP2": lambda: ap2(given.x, given.variance)}
+    runs["bfloat16"] = roughly(runs["AP2"])
     return {name: without_gradients(run) for name, run in runs.items()}
 
 

@@ -14,12 +14,23 @@ from typing import Any
 
 import normalization
 import torch
-from contenders import both_ways, calibrated, compiled, drawn, forward, in_bfloat16, propagated, repeated, scene
+from contenders import (
+    both_ways,
+    calibrated,
+    compiled,
+    drawn,
+    forward,
+    in_bfloat16,
+    propagated,
+    repeated,
+    roughly,
+    scene,
+)
 from first_call import LIMIT, first_call, import_seconds
 from normalization import quartiles, rounded, stepper
 from operations import OPERATIONS, operation
 from peak_memory import peak
-from turns import QUICK, Clock, ratio, take_turns
+from turns import QUICK, Clock, Run, ratio, take_turns
 
 Case = dict[str, Any]
 Cases = Iterator[tuple[str, Callable[[], Case]]]
@@ -50,6 +61,8 @@ DRAWN = {"cuda": ("CIFAR",), "cpu": ("LeNet",)}
 
 SMALL = ("MLP", "LeNet")
 """The networks that `--quick` takes."""
+
+ROUGH = ", variances in bfloat16"
 
 LARGE = {"cuda": 128, "cpu": 32}
 """The batch of the CIFAR network for comparing the library's methods."""
@@ -178,18 +191,25 @@ def compiled_forward(given: Setting) -> Cases:
     """AP2 over the plain network, both compiled, a forward pass without gradients."""
     batch, target = (128, 1.6) if given.device == "cuda" else (16, None)
     (network,), batch = given.networks("ResNet-18"), given.batch(batch)
-    yield f"{network}, batch {batch}", partial(_compared, given, network, batch, compiled, ("AP2", "plain"), target)
+    for kind, title in (("AP2", ""), ("bfloat16", ROUGH)):
+        case = partial(_compared, given, network, batch, compiled, (kind, "plain"), target)
+        yield f"{network}, batch {batch}{title}", case
 
 
 def training(given: Setting) -> Cases:
     """A compiled training step by AP2 with dropout over a standard step."""
 
-    def case() -> Case:
-        steps = {"plain": ("standard", "none"), "AP2": ("AP2", "none")}
-        runs = {name: stepper(*choice, "compiled", given.device) for name, choice in steps.items()}
-        return ratio(take_turns(runs, given.clock), "AP2", "plain")
+    def case(change: Callable[[Run], Run]) -> Case:
+        runs = {
+            "plain": stepper("standard", "none", "compiled", given.device),
+            "AP2": change(stepper("AP2", "none", "compiled", given.device)),
+        }
+        target = 1.55 if given.device == "cuda" else 1.7
+        return {**ratio(take_turns(runs, given.clock), "AP2", "plain"), "target": target}
 
-    yield "CIFAR, batch 128", lambda: {**case(), "target": 1.55 if given.device == "cuda" else 1.7}
+    yield "CIFAR, batch 128", partial(case, lambda run: run)
+    if given.device == "cuda":
+        yield f"CIFAR, batch 128{ROUGH}", partial(case, roughly)
 
 
 def repeated_passes(given: Setting) -> Cases:

@@ -19,13 +19,15 @@ WAYS = {
     "plain": "plain training",
     "sampled": "sampled dropout",
     "analytic": "analytic dropout",
-    "analytic-norm": "analytic dropout and normalization",
-    "analytic-expected": "analytic dropout, mean loss",
-    "analytic-fitted": "analytic dropout, the paper's rules",
-    "analytic-calibrated": "analytic dropout, calibrated",
-    "analytic-joint": "analytic dropout, joint covariance",
+    "analytic-norm": "analytic, normalized",
+    "analytic-expected": "analytic, mean loss",
+    "analytic-fitted": "analytic, paper's rules",
+    "analytic-calibrated": "analytic, calibrated",
+    "analytic-joint": "analytic, joint covariance",
 }
 """The names of the ways to train in texts and figures."""
+
+_BANDS = ("plain", "sampled", "analytic")  # more of them would cover each other
 
 WINDOW = 5
 """The approximate number of epochs in the running average."""
@@ -110,7 +112,7 @@ def _scaled(figures: Sequence[float], key: str) -> list[float]:
 
 
 def _curve(axis: "Axes", curves: Sequence[Sequence[float]], way: str) -> list[float]:
-    """Draw the mean over the seeds, and the band from the lowest to the highest, up to the last common epoch.
+    """Draw the mean over the seeds up to the last common epoch, and for some ways the band from lowest to highest.
 
     Seeds with less than half of the most epochs are left out.
     """
@@ -118,7 +120,7 @@ def _curve(axis: "Axes", curves: Sequence[Sequence[float]], way: str) -> list[fl
     steps = list(zip(*(curve for curve in curves if 2 * len(curve) >= most), strict=False))
     epochs, mean = range(1, len(steps) + 1), [statistics.fmean(step) for step in steps]
     axis.plot(epochs, mean, label=WAYS[way], **LINES[way])
-    if len(curves) > 1:
+    if way in _BANDS and len(curves) > 1:
         low, high = list(map(min, steps)), list(map(max, steps))
         axis.fill_between(epochs, low, high, color=LINES[way]["color"], alpha=0.13, linewidth=0)
     return mean

@@ -49,8 +49,8 @@ _NOTES = f"""\
 * Every network is tested by AP1 and by AP2, which propagates the dropout of its training. NLL is the mean negative
   log-likelihood of the true class, in nats."""
 _ANSWERS = (
-    "Each question compares two ways with the same seeds: in points of validation accuracy, or in epochs. 'Higher for' "
-    f"counts the seeds. {ON_INTERVALS}"
+    "Each question compares two ways with the same seeds: in points of validation accuracy, with the number of seeds "
+    f"for which the first way is higher, or in epochs, with the number of seeds. {ON_INTERVALS}"
 )
 _ACCURATE, _FAST = "more accurate than", "as fast as"
 _PAPER = {
@@ -98,15 +98,15 @@ def _section(network: dict[str, Any]) -> Iterator[str]:
     if found:
         yield summary(found)
         yield _ANSWERS
-        yield table(("question", "p", "paper", "here", "difference", "seeds"), [each.row for each in found])
+        yield _table_of(found)
     if done:
         yield _where(done.values())
         yield means(done.values())
         yield course(done.values(), network["epochs"])
         if len({run["seed"] for run in done.values()}) > 1:
-            yield "Gains in validation accuracy after some epochs, in points, for pairs with several seeds:"
+            yield "The first way's validation accuracy less the second's, in points, where there are several seeds:"
             yield course_gains(done.values(), network["epochs"])
-            yield "Differences on the test images, for pairs with several seeds. A lower NLL is better."
+            yield "Differences on the test images, where there are several seeds. A lower NLL is better."
             yield paired_tests(done.values())
 
 
@@ -146,10 +146,23 @@ class Answer:
     seeds: str
 
     @property
-    def row(self) -> Sequence[str]:
-        """The row of the table."""
-        question = f"Is {WAYS[self.way]} {self.better} {WAYS[self.other]}?"
-        return question, f"{self.p:g}", self.paper, self.here, self.by, self.seeds
+    def cell(self) -> str:
+        """What the table says about it."""
+        return f"{self.here}: {self.by}; {self.seeds}"
+
+
+def _table_of(found: Sequence[Answer]) -> str:
+    """Return the table of answers, with the paper's and ours for each probability."""
+    shown = sorted({each.p for each in found})
+    rows: dict[str, dict[float, Answer]] = {}
+    for each in found:
+        rows.setdefault(f"{WAYS[each.way]} {each.better} {WAYS[each.other]}?", {})[each.p] = each
+    head = [text for p in shown for text in (f"p = {p:g}, paper", f"p = {p:g}, here")]
+    cells = {
+        question: [text for p in shown for text in ((by[p].paper, by[p].cell) if p in by else (NONE, NONE))]
+        for question, by in rows.items()
+    }
+    return table(("question", *head), [[question, *each] for question, each in cells.items()])
 
 
 def answers(done: Collection[Run]) -> list[Answer]:
@@ -172,7 +185,7 @@ def answers(done: Collection[Run]) -> list[Answer]:
 def _gain(pairs: Sequence[tuple[Run, Run]]) -> tuple[str, str, str]:
     gains = [last(run) - last(other) for run, other in pairs]
     found = BySeed.of(gains)
-    return found.verdict, f"{found.points} points", f"higher for {sum(x > 0 for x in gains)} of {len(gains)}"
+    return found.verdict, found.points, f"{sum(x > 0 for x in gains)} of {len(gains)}"
 
 
 def _speed(pairs: Sequence[tuple[Run, Run]]) -> tuple[str, str, str]:

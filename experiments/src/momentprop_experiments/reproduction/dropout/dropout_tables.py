@@ -11,7 +11,7 @@ from momentprop_experiments.reproduction.outcome import table
 NEAR = 0.99
 """The share of plain training's best accuracy that counts as reached."""
 
-_SHOWN = (2, 5, 10, 20, 30, 40, 60)  # epochs
+_SHOWN = (2, 5, 10, 20, 40, 60)
 _METHODS = ("ap1", "ap2")
 
 
@@ -92,9 +92,9 @@ def course_gains(done: Collection[Run], epochs: int) -> str:
             found = [[running(run["validation_accuracy"]) for run in pair] for pair in paired(ways[way], ways[other])]
             if len(found) > 1:
                 gains = [BySeed.of([mine[epoch - 1] - its[epoch - 1] for mine, its in found]) for epoch in shown]
-                title = f"{WAYS[way]} over {WAYS[other]}"
+                title = f"{WAYS[way]} – {WAYS[other]}"
                 rows.append([title, f"{p:g}", str(len(found)), *(gain.points for gain in gains)])
-    return table(("gain of", "p", "seeds", *(f"epoch {epoch}" for epoch in shown)), rows)
+    return table(("first – second", "p", "seeds", *(f"epoch {epoch}" for epoch in shown)), rows)
 
 
 _TESTED = (
@@ -123,11 +123,11 @@ def paired_tests(done: Collection[Run]) -> str:
                     BySeed.of([mine["test"][by][key] - run["test"][its][key] for mine, run in pairs])
                     for key in ("accuracy", "loss")
                 )
-                title = f"{WAYS[way]} ({by.upper()}) over {WAYS[other]} ({its.upper()})"
+                title = f"{WAYS[way]} ({by.upper()}) – {WAYS[other]} ({its.upper()})"
                 better = {YES: NO, NO: YES}.get(loss.verdict, OPEN)
                 found = (accuracy.points, accuracy.verdict, loss.text(digits=3), better)
                 rows.append([title, f"{p:g}", str(len(pairs)), *found])
-    return table(("gain of", "p", "seeds", "accuracy, points", "better?", "NLL", "better?"), rows)
+    return table(("first – second", "p", "seeds", "accuracy, points", "better?", "NLL", "better?"), rows)
 
 
 def _at(group: Sequence[Run], what: str, epoch: int) -> float:

@@ -22,7 +22,7 @@ def test_a_claim_is_answered_by_runs_of_the_same_seed():
     done += [_run("sampled", 0.3, 0, 0.50, 0.60), _run("sampled", 0.3, 1, 0.50, 0.90)]
     found = {(each.way, each.better, each.other): each for each in answers(done)}
     gain = found["analytic", "more accurate than", "plain"]
-    assert (gain.paper, gain.here, gain.seeds) == ("yes", "yes", "higher for 2 of 2")
+    assert (gain.paper, gain.here, gain.seeds) == ("yes", "yes", "2 of 2")
     assert gain.by == "+13.5 ± 2.1 points"  # the last figures weigh two thirds: 13.33 and 13.67 points
     other = found["sampled", "more accurate than", "plain"]
     assert (other.here, other.by.split()[0]) == ("not settled", "-11.0")

@@ -23,7 +23,7 @@ def test_a_claim_is_answered_by_runs_of_the_same_seed():
     found = {(each.way, each.better, each.other): each for each in answers(done)}
     gain = found["analytic", "more accurate than", "plain"]
     assert (gain.paper, gain.here, gain.seeds) == ("yes", "yes", "2 of 2")
-    assert gain.by == "+13.5 ± 2.1 points"  # the last figures weigh two thirds: 13.33 and 13.67 points
+    assert gain.by == "+13.5 ± 2.1"  # the last figures weigh two thirds: 13.33 and 13.67 points
     other = found["sampled", "more accurate than", "plain"]
     assert (other.here, other.by.split()[0]) == ("not settled", "-11.0")
     fast = found["analytic", "as fast as", "plain"]

@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from momentprop import Normal, to_onnx
 from momentprop.data import digits
 from momentprop.distributions import LOGISTIC_VARIANCE
+from momentprop.kernels import joint_posterior as kernel
 from momentprop_experiments.runs import trained_networks
 
 NETWORK = "lenet-dropout"
 SHAPE = (1, 28, 28)
 PIXELS = math.prod(SHAPE)
-POINTS = 1 << 14
-"""The points at which the class posterior of correlated scores averages."""
-
-_EVENLY = 0.1  # the fraction of the rough posterior shared equally
+_FEWEST = kernel.LEAST // 4  # the points of the first average of the class posterior
+_SWEEPS = 6  # so many times every pair of axes is rotated
+_TINY = 1e-30  # a gap between equal variances
 
 
 class WithFactors(nn.Module):
@@ -66,45 +66,80 @@ class Plain(WithFactors):
 
 
 class JointPosterior(nn.Module):
-    r"""The average softmax of correlated normal scores, as `momentprop.kernels.joint_posterior` takes it.
+    r"""The average softmax of correlated normal scores of an even number of classes, as the library takes it.
 
-    ONNX has no eigenvalues, so the root of the covariance is another: that of Cholesky, always by the largest pivot.
+    It averages over the points of `momentprop.kernels.joint_posterior`, and over as many of them, because the average
+    depends on both. ONNX has no eigenvalues, so it finds them by rotations. The program always takes all points, keeps
+    the averages over the first 128, 256, 512, ... of them, and picks one.
     """
 
     def __init__(self, classes: int) -> None:
         super().__init__()
-        sobol = torch.quasirandom.SobolEngine(classes - 1, scramble=True, seed=5)
-        uniform = sobol.draw(POINTS // 2, dtype=torch.float64).clamp(1e-12, 1 - 1e-12)
-        self.points = nn.Buffer((math.sqrt(2) * torch.special.erfinv(2 * uniform - 1)).float())
+        points = kernel._points(kernel.MANY, classes - 1, torch.float32, torch.device("cpu"))
+        self.points = nn.Buffer(points[: kernel.MANY // 2])  # the others are their opposites
+        parts = kernel.MANY // _FEWEST
+        counts = 2 ** torch.arange(parts.bit_length()).unsqueeze(-1)
+        self.shares = nn.Buffer((torch.arange(parts) < counts) / (_FEWEST * counts))
 
     def forward(self, loc: Tensor, covariance: Tensor) -> Tensor:
         """Return the logarithm of the probabilities; shapes: (1, classes), (1, classes, classes)."""
-        moved = self.points @ _root(loc[0], covariance[0]).mT
-        scores = torch.cat([loc + moved, loc - moved])
-        return torch.softmax(scores, -1).mean(0, keepdim=True).log()
+        root, spread = _root(loc[0].double(), covariance[0].double())
+        moved = self.points @ root.float().mT
+        p = torch.softmax(loc + moved, -1) + torch.softmax(loc - moved, -1)
+        averages: Tensor = self.shares @ p.unflatten(0, (-1, _FEWEST // 2)).sum(1)
+        return averages[_enough(averages, spread.float())].log()
 
 
-def _root(loc: Tensor, covariance: Tensor) -> Tensor:
-    """Return a root of a covariance, up to what all scores share; the directions first that matter most."""
+def _enough(averages: Tensor, spread: Tensor) -> Tensor:
+    """Return the place of the average over as many points as the library takes, with one dimension."""
+    quarter, half, whole = averages[:3]
+    divergence = kernel._divergence
+    apart = torch.maximum(divergence(half, quarter) / 2**kernel._ORDER, divergence(whole, half))
+    by_error = (kernel._SAFETY * apart / kernel._ACCURACY) ** (1 / kernel._ORDER)
+    doubled = torch.maximum(by_error, spread**kernel._LARGE).clamp(1.0, kernel.MANY / kernel.LEAST).log2().ceil()
+    return doubled.long().unsqueeze(0) + 2  # the least number comes after its quarter and its half
+
+
+def _root(loc: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the root and the average variance, as the library's function of this name."""
     classes = len(loc)
     even = torch.full_like(loc, 1 / classes)
-    rough = torch.softmax(loc * torch.rsqrt(_relative(covariance, even).diagonal() / LOGISTIC_VARIANCE + 1), -1)
-    weight = (1 - _EVENLY) * rough + _EVENLY * even
+    variance = kernel._relative(covariance, even).diagonal().clamp(min=0.0)
+    rough = torch.softmax(loc * torch.rsqrt(variance / LOGISTIC_VARIANCE + 1), -1)
+    weight = (1 - kernel._EVENLY) * rough + kernel._EVENLY * even
     scale = weight.sqrt().unsqueeze(-1)
-    rest, columns = scale * _relative(covariance, weight) * scale.mT, []
-    for _ in range(classes - 1):
-        variances = rest.diagonal()
-        pivot = nn.functional.one_hot(variances.argmax(), classes).to(rest)
-        column = rest @ pivot * (variances @ pivot).clamp(min=1e-12).rsqrt()  # zero where nothing is left
-        rest = rest - column.unsqueeze(-1) * column
-        columns.append(column)
-    return torch.stack(columns, -1) / scale
+    values, axes = _eigh(scale * kernel._relative(covariance, weight) * scale.mT)
+    values, largest = values.clamp(min=0.0).topk(classes - 1)
+    axes = axes[:, largest]
+    axes = axes * axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
+    return axes * values.sqrt() / scale, values.sum()
 
 
-def _relative(covariance: Tensor, weight: Tensor) -> Tensor:
-    """Return the covariance of the scores less their weighted average."""
-    by_average = (covariance @ weight).unsqueeze(-1)
-    return covariance - by_average - by_average.mT + weight @ by_average
+def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues and axes of a symmetric matrix of even size, by the rotations of Jacobi.
+
+    Every round rotates the axes in pairs. It reads the lower triangle only, as `torch.linalg.eigh` does.
+    """
+    matrix = matrix.tril() + matrix.tril(-1).mT
+    axes = same = torch.eye(len(matrix), dtype=matrix.dtype)
+    for partners in _rounds(len(matrix)) * _SWEEPS:
+        pairs, ties = same[partners], _TINY * (torch.tensor(partners) - torch.arange(len(matrix)))
+        variances, twice = (matrix * same).sum(0), 2 * (matrix * pairs).sum(0)
+        gap = variances - pairs @ variances + ties
+        tangent = twice / (gap + gap.sign() * (gap.square() + twice.square()).sqrt())
+        rotation = (same + pairs * tangent) / (1 + tangent.square()).sqrt()
+        matrix, axes = rotation.mT @ matrix @ rotation, axes @ rotation
+    return matrix.diagonal(), axes
+
+
+def _rounds(size: int) -> list[list[int]]:
+    """Return the partner of each in the rounds of a tournament, in which an even number of players all meet once."""
+    players, found = list(range(size)), []
+    for _ in range(size - 1):
+        partner = dict(zip(players, reversed(players), strict=True))
+        found.append([partner[player] for player in range(size)])
+        players = [players[0], players[-1], *players[1:-1]]
+    return found
 
 
 class Reader:

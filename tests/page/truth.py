@@ -15,6 +15,7 @@ CASES = [
     {"digit": 104, "noise": 0.2, "missing": 0.0, "dropout": 0.0},
     {"digit": 7, "noise": 0.1, "missing": 0.3, "dropout": 0.2},
     {"digit": 500, "noise": 0.0, "missing": 0.0, "dropout": 0.45},
+    {"digit": 833, "noise": 0.5, "missing": 0.3, "dropout": 0.5},
     {"digit": 3, "noise": 0.0, "missing": 0.0, "dropout": 0.0},
 ]
 

@@ -31,7 +31,7 @@ _NOTES = """\
   first training images: 'by AP2' and 'by draws' are -log of the class posterior, which AP2 computes with a near exact
   softmax, and 'mean loss of draws' is the mean of -log over draws.
 * Validation uses the method of the training: AP1 for plain training and sampled dropout, and AP2 for the others.
-* Times are of the training steps alone; on a CPU they are processor times."""
+* Times are of the training steps alone. On a CPU they are processor times; on a GPU several runs may have shared it."""
 _LOSS, _MEAN_LOSS = "loss by draws", "mean loss of draws"
 _PAIRS = (
     ("analytic", "plain"),
@@ -70,27 +70,21 @@ def _section(found: dict[str, Any]) -> Iterator[str]:
     yield "AP2's σ of the logits, as a ratio to that of draws, during the training:"
     yield _course(runs, found["looks"])
     verdicts = list(_verdicts(runs))
-    yield (
-        "Differences in validation accuracy and in validation loss by draws, at the last epoch that both ways have. A "
-        f"lower loss is better. {ON_INTERVALS} {by_chance(2 * len(verdicts))}"
-    )
-    head = (
-        "first – second",
-        "p",
-        "seeds",
-        "epoch",
-        "accuracy, points",
-        "better?",
-        "NLL by draws",
-        "better?",
-    )
-    yield table(head, verdicts)
-    yield (
-        "Validation accuracy by AP1 after equal times of training, as a running average. Times are shares of what "
-        "sampled dropout takes for all its epochs. Its own rows have accuracies, and the other rows gains over it, in "
-        "points."
-    )
-    yield _over_time(runs)
+    if verdicts:
+        yield (
+            "Differences in validation accuracy and in validation loss by draws, at the last epoch that both ways "
+            f"have. A lower loss is better. {ON_INTERVALS} {by_chance(2 * len(verdicts))}"
+        )
+        head = ("first – second", "p", "seeds", "epoch", "accuracy, points", "better?", "NLL by draws", "better?")
+        yield table(head, verdicts)
+    over_time = _over_time(runs)
+    if over_time:
+        yield (
+            "Validation accuracy by AP1 after equal times of training, as a running average. Times are shares of what "
+            "sampled dropout takes for all its epochs. Its own rows have accuracies, and the other rows gains over it, "
+            "in points."
+        )
+        yield table(("", "p", "seeds", *(f"{share:.0%} of the time" for share in _SHARES)), over_time)
 
 
 def _groups(runs: Sequence[Run]) -> Iterator[tuple[str, float, list[Run]]]:
@@ -194,7 +188,7 @@ def _figure(run: Run, epoch: int, key: str) -> float:
     return float(looks["validation"][column][looks["epochs"].index(epoch)])
 
 
-def _over_time(runs: Sequence[Run]) -> str:
+def _over_time(runs: Sequence[Run]) -> list[list[str]]:
     rows = []
     for p in sorted({run["dropout"] for run in runs} - {0.0}):
         sampled = {run["seed"]: run for run in runs if run["way"] == "sampled" and run["dropout"] == p}
@@ -202,7 +196,7 @@ def _over_time(runs: Sequence[Run]) -> str:
             pairs = [(run, sampled[run["seed"]]) for run in group if run["seed"] in sampled and q in (p, 0.0)]
             if pairs:
                 rows.append([_title(way, group), f"{p:g}", str(len(pairs)), *_at_times(pairs)])
-    return table(("", "p", "seeds", *(f"{share:.0%} of the time" for share in _SHARES)), rows)
+    return rows
 
 
 def _at_times(pairs: Sequence[tuple[Run, Run]]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -128,6 +129,27 @@ def repeating(*shapes: torch.Size) -> tuple[torch.Size, bool]:
     """Return the shared leading dimensions, and whether the first tensor has them all and the others' rows repeat."""
     leading = leading_shape(*shapes)
     return leading, shapes[0][:-1] == leading and all(repetition(shape, leading) is not None for shape in shapes)
+
+
+class Lanes(NamedTuple):
+    """How many rows a program of rows runs over, and how each input's rows repeat: see `repetitions`."""
+
+    number: int
+    repeated: tuple[int, ...]
+
+
+class Into(NamedTuple):
+    """Results to fill, and lanes, for contiguous inputs whose own shapes do not tell them."""
+
+    made: list[Tensor]
+    lanes: Lanes
+
+
+def rows_of(wide: Sequence[bool], row: int, inputs: Sequence[Tensor]) -> Into:
+    """Return empty results and the lanes of a program of rows, by the shapes of its inputs."""
+    first = inputs[0]
+    lanes = Lanes(first.shape[:-1].numel(), repetitions(*[x.shape for x in inputs]))
+    return Into(empty_rows(wide, row, first), lanes)
 
 
 def empty_rows(wide: Sequence[bool], row: int, first: Tensor) -> list[Tensor]:

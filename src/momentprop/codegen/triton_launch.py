@@ -14,7 +14,7 @@ from torch import Tensor
 from momentprop.codegen import cache
 from momentprop.codegen.agreement import Check
 from momentprop.codegen.formula import Formula, Unprintable
-from momentprop.codegen.layout import empty_rows, repetitions
+from momentprop.codegen.layout import Into, rows_of
 from momentprop.codegen.printed_triton import HEADER, function_in_triton
 from momentprop.files import write_file
 
@@ -99,11 +99,9 @@ def _callable(function: Any, formula: Formula) -> Call:
         count = inputs[0].numel()
         return launched(inputs, made, count, -(-count // block), (block, count % block == 0))
 
-    def of_rows(*inputs: Tensor) -> list[Tensor]:
+    def of_rows(*inputs: Tensor, into: Into | None = None) -> list[Tensor]:
         assert row is not None
-        made = empty_rows(wide, row, inputs[0])
-        count = inputs[0].shape[:-1].numel()
-        repeated = repetitions(*[x.shape for x in inputs])
+        made, (count, repeated) = into or rows_of(wide, row, inputs)
         return launched(inputs, made, count, -(-count // rows), (*repeated, rows, block))
 
     def launched(
@@ -114,15 +112,16 @@ def _callable(function: Any, formula: Formula) -> Call:
             with torch.cuda.device(here):
                 function[grid](*tensors, count, *constants, num_warps=warps)
             return made
-        # a kernel is compiled for addresses divisible by 16 and 32-bit counts
-        usual = count < 2**31 and not any([tensor.data_ptr() % 16 for tensor in tensors])  # noqa: C419
-        kernel = ready.get((here, constants)) if usual else None
+        # a kernel is compiled for 32-bit counts, and for which addresses are divisible by 16
+        usual = count < 2**31
+        key = (here, constants, tuple([tensor.data_ptr() % 16 > 0 for tensor in tensors]))
+        kernel = ready.get(key) if usual else None
         if kernel is not None:
             kernel[grid](*tensors, count, *constants)
             return made
         kernel = function[grid](*tensors, count, *constants, num_warps=warps)
         if usual and hasattr(type(kernel), "__getitem__"):
-            ready[here, constants] = kernel
+            ready[key] = kernel
         return made
 
     return of_elements if row is None else of_rows

@@ -291,7 +291,9 @@ class Folds(Batches):
     def __init__(
         self, run: Run, recording: Recording, tensors_of: Callable[[Any, dict[str, Any]], list[Tensor]] | None = None
     ) -> None:
-        super().__init__(size=run.nbytes, is_known=run.is_of_torch)
+        first = run.first_tensor
+        device = None if first is None else first.device
+        super().__init__(size=run.nbytes, is_known=run.is_of_torch, device=device)
         self.run, self.recording = run, recording
         self.tensors_of = tensors_of or _all_draws
         self.first: Any = None

@@ -168,8 +168,9 @@ def stream(
 class Batches:
     """Makes draws as one batch, without `vmap`, if a model is known to keep the items of a batch apart."""
 
-    def __init__(self, size: int, is_known: bool) -> None:
+    def __init__(self, size: int, is_known: bool, device: torch.device | None = None) -> None:
         self.size = size  # bytes of the arguments
+        self.device = device  # where they are
         self.is_known = is_known  # all code is known to draw only from torch's generators
 
     def make(self, count: int, most: int) -> tuple[Sequence[Tensor], int]:
@@ -188,11 +189,15 @@ class Batches:
 
     def all(self, samples: int) -> Iterator[tuple[int, Sequence[Tensor]]]:
         """Make draws within the memory and yield their numbers and the draws, until that turns out to be impossible."""
-        done, count = 0, min(samples, FIRST, max(MEMORY // max(GROWTH * self.size, 1), 1))
+        done, count = 0, min(samples, FIRST)
+        each, most = max(GROWTH * self.size, 1), MEMORY
+        if count * each > most and self.device is not None:
+            most = _budget(self.device)
+        count = min(count, max(most // each, 1))
         while done < samples:
             others = None if self.is_known else Foreign()
             try:
-                draws, size = self.make(count, 2 * MEMORY)
+                draws, size = self.make(count, 2 * most)
             except TooLarge:
                 count = 1
                 continue

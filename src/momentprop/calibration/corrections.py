@@ -191,12 +191,9 @@ class Corrections(Watcher):
             return None
         if self.prepared is None:
             self.prepared = self._prepared()
-        plan = self.prepared.plan(self.position - 1, shape, loc.shape)
-        if plan is None:
-            return None
-        if self.features == "variance":
-            return plan.corrected(_by_variance, _logarithm, (variance,))
-        return plan.corrected(_by_state, _logarithm, (loc, variance))
+        kernel, moments = (_by_variance, (variance,)) if self.features == "variance" else (_by_state, (loc, variance))
+        plan = self.prepared.plan(self.position - 1, shape, loc.shape, len(moments))
+        return None if plan is None else plan.corrected(kernel, _logarithm, moments)
 
     def _prepared(self) -> Prepared:
         """The numbers for this pass: kept from the last one, if they are the table itself."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from momentprop.calibration.operations import Place
-from momentprop.codegen.layout import Into, Lanes, repetition
+from momentprop.codegen.layout import Lanes, repetition
 from momentprop.kernels.built_rows import RowKernel
 from momentprop.kernels.rows import program_of_rows
 
@@ -50,17 +50,18 @@ class Plan(NamedTuple):
     rows: Rows
     numbers: Sequence[Tensor]
     map: Map | None
+    widths: tuple[bool, ...]  # of the inputs of the kernel
+    lanes: Lanes
 
-    def corrected(self, kernel: RowKernel, logarithm: RowKernel, moments: Sequence[Tensor]) -> Tensor | None:
+    def corrected(self, kernel: RowKernel, logarithm: RowKernel, moments: tuple[Tensor, ...]) -> Tensor | None:
         """Return the result of a kernel of moments, numbers and, for a map, of its result and what it maps.
 
         Return None where a program is missing. The last moment is the variance.
         """
-        row, wide, count, repeated = self.rows
-        variance, mapped = moments[-1], 0 if self.map is None else 2
-        given: Sequence[Tensor] = (*moments, *self.numbers, *(variance,) * mapped)
-        widths = (True,) * len(moments) + (wide,) * len(self.numbers) + (True,) * mapped
-        program = program_of_rows(kernel, given, row, widths, (True,))
+        row, variance = self.rows.row, moments[-1]
+        given = (*moments, *self.numbers)
+        like = given if self.map is None else (*given, variance, variance)
+        program = program_of_rows(kernel, like, row, self.widths, (True,))
         if program is None:
             return None
         if self.map is not None:
@@ -68,10 +69,9 @@ class Plan(NamedTuple):
             if first is None:
                 return None
             found = variance.new_empty(self.map.shape)
-            first.forward(variance, into=Into([found], Lanes(count, _EACH)))
-            given = (*moments, *self.numbers, self.map(found), found)
-        lanes = Lanes(count, _EACH * len(moments) + repeated * len(self.numbers) + _EACH * mapped)
-        return program.forward(*given, into=Into([torch.empty_like(variance)], lanes))[0]
+            first.forward(variance, into=([found], Lanes(self.rows.number, _EACH)))
+            given = (*given, self.map(found), found)
+        return program.forward(*given, into=([torch.empty_like(variance)], self.lanes))[0]
 
 
 class Prepared:
@@ -96,27 +96,37 @@ class Prepared:
         same = self.places is places and self.count == count and self.source is source
         return same and self.address == source.data_ptr()
 
-    def plan(self, position: int, numbers: Sequence[int], shape: torch.Size) -> Plan | None:
-        """Return the plan of a place for results of a shape, to which its numbers broadcast, if programs can run."""
+    def plan(self, position: int, numbers: Sequence[int], shape: torch.Size, moments: int) -> Plan | None:
+        """Return the plan of a place for results of a shape, if a program can run.
+
+        Its numbers broadcast from another shape, and the kernel takes one or two moments.
+        """
         key = position, shape
         if key not in self.plans:
             if len(self.plans) == _MOST_PLANS:
                 self.plans.clear()
             rows = rows_of(shape, tuple(numbers))
-            self.plans[key] = None if rows is None else self._made(position, rows)
+            self.plans[key] = None if rows is None else self._made(position, rows, moments)
         return self.plans[key]
 
-    def _made(self, position: int, rows: Rows) -> Plan:
-        place, start = self.places[position], self.starts[position]
+    def _made(self, position: int, rows: Rows, moments: int) -> Plan:
+        start = self.starts[position]
         end = start + self.count
+        between = self._map(self.places[position], rows, self.views[end : end + 2])
+        mapped = 0 if between is None else 2
+        widths = (True,) * moments + (rows.wide,) * self.count + (True,) * mapped
+        repeated = _EACH * moments + rows.repeated * self.count + _EACH * mapped
+        return Plan(rows, self.views[start:end], between, widths, Lanes(rows.number, repeated))
+
+    def _map(self, place: Place, rows: Rows, parts: Sequence[Tensor]) -> Map | None:
         if not place.rank:
-            return Plan(rows, self.views[start:end], None)
-        down, up = (view.view(place.rank, place.channels) for view in self.views[end : end + 2])
+            return None
+        down, up = (part.view(place.rank, place.channels) for part in parts)
         if rows.wide:
-            return Plan(rows, self.views[start:end], Map(down.T, up, (rows.number, rows.row)))
+            return Map(down.T, up, (rows.number, rows.row))
         items = rows.number // place.channels
         down, up = (matrix.expand(items, -1, -1) for matrix in (down, up.T))
-        return Plan(rows, self.views[start:end], Map(down, up, (items, place.channels, rows.row)))
+        return Map(down, up, (items, place.channels, rows.row))
 
 
 class Keeper:

@@ -138,18 +138,15 @@ class Lanes(NamedTuple):
     repeated: tuple[int, ...]
 
 
-class Into(NamedTuple):
-    """Results to fill, and lanes, for contiguous inputs whose own shapes do not tell them."""
-
-    made: list[Tensor]
-    lanes: Lanes
+Into = tuple[list[Tensor], Lanes]
+"""Results to fill, and lanes, for contiguous inputs whose own shapes do not tell them."""
 
 
 def rows_of(wide: Sequence[bool], row: int, inputs: Sequence[Tensor]) -> Into:
     """Return empty results and the lanes of a program of rows, by the shapes of its inputs."""
     first = inputs[0]
     lanes = Lanes(first.shape[:-1].numel(), repetitions(*[x.shape for x in inputs]))
-    return Into(empty_rows(wide, row, first), lanes)
+    return empty_rows(wide, row, first), lanes
 
 
 def empty_rows(wide: Sequence[bool], row: int, first: Tensor) -> list[Tensor]:

@@ -69,7 +69,7 @@ class Plan(NamedTuple):
             if first is None:
                 return None
             found = variance.new_empty(self.map.shape)
-            first.forward(variance, into=([found], Lanes(self.rows.number, _EACH)))
+            first.forward(variance, into=([found], (self.rows.number, _EACH)))
             given = (*given, self.map(found), found)
         return program.forward(*given, into=([torch.empty_like(variance)], self.lanes))[0]
 
@@ -116,7 +116,7 @@ class Prepared:
         mapped = 0 if between is None else 2
         widths = (True,) * moments + (rows.wide,) * self.count + (True,) * mapped
         repeated = _EACH * moments + rows.repeated * self.count + _EACH * mapped
-        return Plan(rows, self.views[start:end], between, widths, Lanes(rows.number, repeated))
+        return Plan(rows, self.views[start:end], between, widths, (rows.number, repeated))
 
     def _map(self, place: Place, rows: Rows, parts: Sequence[Tensor]) -> Map | None:
         if not place.rank:

@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -131,22 +130,11 @@ def repeating(*shapes: torch.Size) -> tuple[torch.Size, bool]:
     return leading, shapes[0][:-1] == leading and all(repetition(shape, leading) is not None for shape in shapes)
 
 
-class Lanes(NamedTuple):
-    """How many rows a program of rows runs over, and how each input's rows repeat: see `repetitions`."""
-
-    number: int
-    repeated: tuple[int, ...]
-
+Lanes = tuple[int, tuple[int, ...]]
+"""How many rows a program of rows runs over, and how each input's rows repeat: see `repetitions`."""
 
 Into = tuple[list[Tensor], Lanes]
 """Results to fill, and lanes, for contiguous inputs whose own shapes do not tell them."""
-
-
-def rows_of(wide: Sequence[bool], row: int, inputs: Sequence[Tensor]) -> Into:
-    """Return empty results and the lanes of a program of rows, by the shapes of its inputs."""
-    first = inputs[0]
-    lanes = Lanes(first.shape[:-1].numel(), repetitions(*[x.shape for x in inputs]))
-    return empty_rows(wide, row, first), lanes
 
 
 def empty_rows(wide: Sequence[bool], row: int, first: Tensor) -> list[Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from momentprop.codegen import cache
 from momentprop.codegen.agreement import Check
 from momentprop.codegen.formula import Formula, Unprintable
-from momentprop.codegen.layout import Into, rows_of
+from momentprop.codegen.layout import Into, empty_rows, repetitions
 from momentprop.codegen.printed_triton import HEADER, function_in_triton
 from momentprop.files import write_file
 
@@ -101,7 +101,11 @@ def _callable(function: Any, formula: Formula) -> Call:
 
     def of_rows(*inputs: Tensor, into: Into | None = None) -> list[Tensor]:
         assert row is not None
-        made, (count, repeated) = into or rows_of(wide, row, inputs)
+        if into is None:
+            made, count = empty_rows(wide, row, inputs[0]), inputs[0].shape[:-1].numel()
+            repeated = repetitions(*[x.shape for x in inputs])
+        else:
+            made, (count, repeated) = into
         return launched(inputs, made, count, -(-count // rows), (*repeated, rows, block))
 
     def launched(

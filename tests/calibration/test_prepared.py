@@ -116,10 +116,10 @@ def test_a_module_that_moves_or_is_copied_keeps_nothing_of_before(deep, building
         single = runs(NEW).variance
         torch.testing.assert_close(runs.double()(NEW.double()).variance, single.double(), rtol=1e-3, atol=1e-5)
         again = copy.deepcopy(runs.float())
-        assert again.keeper.last is None
+        assert again._keeper.last is None
         torch.testing.assert_close(again(NEW).variance, single)
-        assert again.keeper.last is not None
-        assert pickle.loads(pickle.dumps(again.keeper)).last is None
+        assert again._keeper.last is not None
+        assert pickle.loads(pickle.dumps(again._keeper)).last is None
         again.numbers.zero_()
         assert not torch.equal(again(NEW).variance, single)
         torch.testing.assert_close(runs(NEW).variance, single)

@@ -91,11 +91,11 @@ class Calibration:
         if not torch.compiler.is_compiling() and not is_transforming():
             self.require(model)
             self.warn_of_dropout(model, dropout)
-        return self.applied(self.numbers, self._keeper)
+        return self.applied(self.numbers)
 
-    def applied(self, numbers: Tensor, keeper: Keeper | None = None) -> Corrections:
-        """The corrections with the given copy of the numbers, which may be on another device, and its keeper."""
-        return _Warning(self.places, self.features, self.noise.levels, numbers, keeper)
+    def applied(self, numbers: Tensor) -> Corrections:
+        """The corrections with the given copy of the numbers, which may be on another device."""
+        return _Warning(self.places, self.features, self.noise.levels, numbers, self._keeper)
 
     def require(self, model: Callable[..., Any]) -> None:
         """Raise an error if the model is not the calibrated one: if a module, a constant or a weight differs.

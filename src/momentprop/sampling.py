@@ -168,10 +168,14 @@ def stream(
 class Batches:
     """Makes draws as one batch, without `vmap`, if a model is known to keep the items of a batch apart."""
 
-    def __init__(self, size: int, is_known: bool, device: torch.device | None = None) -> None:
+    def __init__(self, size: int, is_known: bool) -> None:
         self.size = size  # bytes of the arguments
-        self.device = device  # where they are
         self.is_known = is_known  # all code is known to draw only from torch's generators
+
+    @property
+    def device(self) -> torch.device | None:
+        """The device of the arguments, if it is known."""
+        return None
 
     def make(self, count: int, most: int) -> tuple[Sequence[Tensor], int]:
         """Return stacked draws and the bytes they took, or raise `NotFolded`."""

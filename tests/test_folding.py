@@ -344,3 +344,11 @@ def test_draws_in_one_batch_look_like_one_draw_and_hide_their_elements():
     for ask in (bool, iter, lambda x: x.loc, lambda x: x.stride(), torch.relu):
         with pytest.raises(NotFolded):
             ask(x)
+
+
+def test_a_first_batch_is_as_large_as_the_memory_of_the_device_allows(monkeypatch, passes):
+    model, x = nn.Linear(4, 2), _in(4)
+    monkeypatch.setattr(momentprop.sampling, "MEMORY", 3 * momentprop.sampling.GROWTH * x.nbytes)
+    monkeypatch.setattr(momentprop.sampling, "_budget", lambda device: 100 * momentprop.sampling.MEMORY)
+    propagate(model, x, method="sample", input_variance=0.1, samples=32)
+    assert passes == [32]

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from momentprop.correlation.following import Following
@@ -295,6 +296,12 @@ class Folds(Batches):
         self.run, self.recording = run, recording
         self.tensors_of = tensors_of or _all_draws
         self.first: Any = None
+
+    @property
+    def device(self) -> torch.device | None:
+        """The device of the first tensor among the arguments."""
+        first = self.run.first_tensor
+        return None if first is None else first.device
 
     def make(self, count: int, most: int) -> tuple[Sequence[Tensor], int]:
         """Return stacked draws and the bytes they took."""

@@ -79,10 +79,13 @@ class Run:
             given, named = inputs.of_type(kind, watching.enter)
             propagation.start()
             foreign = None if not torch.compiler.is_compiling() and self.is_of_torch else Foreign()
-            graph = torch.enable_grad() if watching.needs_graph else contextlib.nullcontext()
-            with record.on(replica), watching.on(replica), propagation, graph:
-                output = replica.model(*given, **named)
-                output = output if self.then is None else self.then(output)
+            if light:
+                with propagation:
+                    output = self._passed(replica, given, named)
+            else:
+                graph = torch.enable_grad() if watching.needs_graph else contextlib.nullcontext()
+                with record.on(replica), watching.on(replica), propagation, graph:
+                    output = self._passed(replica, given, named)
             watching.finish()
             if kind is Sample:
                 inputs.require_unwritten()
@@ -92,8 +95,16 @@ class Run:
                 replica.carry_back(lambda x: _is_plain(x, propagation.seen))
             return as_values(output, kind, propagation.seen), record.values
 
-        with _seeded(self.seed, kind is Sample):
+        if self.seed is None and kind is not Sample:
             yield run
+            return
+        with _seeded(self.seed):
+            yield run
+
+    def _passed(self, replica: Replica, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the output of a replica."""
+        output = replica.model(*args, **kwargs)
+        return output if self.then is None else self.then(output)
 
     def folded(self, recording: Recording, count: int, most: int) -> FoldedPass:
         """Run the model once for a number of draws in one batch; `by` has prepared it.
@@ -282,7 +293,10 @@ def may_vectorize(model: Callable[..., Any]) -> bool:
 
 
 def _keep_running_statistics(modules: Iterable[nn.Module]) -> bool:
-    return any(module.training and getattr(module, "running_mean", None) is not None for module in modules)
+    for module in modules:  # noqa: SIM110 (a loop enters no frames)
+        if module.training and getattr(module, "running_mean", None) is not None:
+            return True
+    return False
 
 
 class _Inputs:
@@ -381,11 +395,8 @@ _DRAWING = threading.RLock()
 
 
 @contextlib.contextmanager
-def _seeded(seed: int | None, draws: bool) -> Iterator[None]:
+def _seeded(seed: int | None) -> Iterator[None]:
     """Keep other draws out, start torch's generators at a seed if there is one, and put them back afterwards."""
-    if seed is None and not draws:
-        yield
-        return
     with _DRAWING:
         if seed is None:
             yield

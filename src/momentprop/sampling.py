@@ -172,6 +172,11 @@ class Batches:
         self.size = size  # bytes of the arguments
         self.is_known = is_known  # all code is known to draw only from torch's generators
 
+    @property
+    def device(self) -> torch.device | None:
+        """The device of the arguments, if it is known."""
+        return None
+
     def make(self, count: int, most: int) -> tuple[Sequence[Tensor], int]:
         """Return stacked draws and the bytes they took, or raise `NotFolded`."""
         raise NotImplementedError
@@ -188,11 +193,15 @@ class Batches:
 
     def all(self, samples: int) -> Iterator[tuple[int, Sequence[Tensor]]]:
         """Make draws within the memory and yield their numbers and the draws, until that turns out to be impossible."""
-        done, count = 0, min(samples, FIRST, max(MEMORY // max(GROWTH * self.size, 1), 1))
+        done, count = 0, min(samples, FIRST)
+        each, most = max(GROWTH * self.size, 1), MEMORY
+        if count * each > most and self.device is not None:
+            most = _budget(self.device)
+        count = min(count, max(most // each, 1))
         while done < samples:
             others = None if self.is_known else Foreign()
             try:
-                draws, size = self.make(count, 2 * MEMORY)
+                draws, size = self.make(count, 2 * most)
             except TooLarge:
                 count = 1
                 continue

@@ -2,6 +2,7 @@
 
 import difflib
 import fnmatch
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -9,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from momentprop.torch_compat.modules import own_attributes
 from momentprop.torch_compat.replica import Replica
 from momentprop.values import Independent, Joint, Normal, Sample, Value
 from momentprop.values.conversion import as_type, is_value
@@ -73,10 +73,13 @@ def _refuse_to_move(*_: Any, **__: Any) -> Any:
 def has_values(modules: Iterable[nn.Module]) -> bool:
     """Return whether modules have values as parameters."""
     for module in modules:
-        for x in own_attributes(module).values():
-            if isinstance(x, Value):
+        for kind in set(map(type, vars(module).values())) - _NO_VALUES:
+            if issubclass(kind, Value):
                 return True
     return False
+
+
+_NO_VALUES = {type(None), bool, int, float, str, tuple, list, dict, set, OrderedDict}  # types of most attributes
 
 
 def converted(replica: Replica, kind: type[Value]) -> None:

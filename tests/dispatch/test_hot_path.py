@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from momentprop import Mean, Normal, propagate
+from momentprop import Mean, Normal, calibrate, calibrated, propagate
 from momentprop.codegen import programs
 from tests.codegen.conftest import building, folder, needs_compiler  # noqa: F401 (fixtures)
 
@@ -90,7 +90,7 @@ def test_draws_in_one_batch_enter_few_frames_beside_those_of_the_model() -> None
     def drawn() -> Any:
         return propagate(model, _X, method="sample", input_variance=0.1, samples=8)
 
-    assert _frames(drawn) <= 413
+    assert _frames(drawn) <= 395
     assert operations(drawn) <= 12 + 32  # of the model; for the noise and the moments
 
 
@@ -100,7 +100,26 @@ def test_propagate_with_independent_units_enters_few_frames_beside_the_direct_ca
     x = Normal(_X, 0.1)
     with torch.no_grad():
         direct = _frames(lambda: model(x))
-        assert _frames(lambda: propagate(model, _X, input_variance=0.1, covariance=False)) <= direct + 245
+        assert _frames(lambda: propagate(model, _X, input_variance=0.1, covariance=False)) <= direct + 175
+
+
+@needs_compiler
+def test_a_calibrated_pass_enters_and_starts_little_more_than_one_without_corrections(building: None) -> None:  # noqa: F811
+    """At each corrected place, one operation for the result, and one C function that fills it."""
+    programs.set_mode("wait")
+    model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(3, 3), nn.LeakyReLU()))).eval()
+    fitted = calibrate(model, torch.randn(8, 3), input_variance=0.1, samples=10, features="state")
+    runs = calibrated(model, fitted)
+    with torch.no_grad():
+
+        def ap2() -> Any:
+            return propagate(model, _X, input_variance=0.1, covariance=False)
+
+        def corrected() -> Any:
+            return runs(_X)
+
+        assert _frames(corrected) <= _frames(ap2) + 150
+        assert operations(corrected) <= operations(ap2) + 4 + 3  # of the level of noise
 
 
 @needs_compiler

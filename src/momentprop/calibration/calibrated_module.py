@@ -5,6 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from momentprop.calibration.calibration import Calibration
+from momentprop.calibration.prepared import Keeper
 from momentprop.given import with_values
 from momentprop.propagate import FAMILIES
 from momentprop.running import Run
@@ -29,6 +30,7 @@ class Calibrated(nn.Module):
         self.input_variance = input_variance
         self.dropout = dropout
         self.register_buffer("numbers", calibration.numbers.clone(), persistent=False)
+        self._keeper = Keeper()
         self.training = model.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -39,7 +41,9 @@ class Calibrated(nn.Module):
         has_values = any(isinstance(given, Value) for given in (*args, *kwargs.values()))
         variance = None if has_values else self._variance()
         run = Run(self.model, args, kwargs, variance, self.dropout)
-        with run.by(kind, watcher=fit.applied(self.numbers)) as once:
+        corrections = fit.applied(self.numbers)
+        corrections.keeper = self._keeper  # of its own copy of the numbers
+        with run.by(kind, watcher=corrections) as once:
             return once()[0]
 
     def _variance(self) -> Tensor | float | None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from momentprop.calibration.corrections import Corrections, Features, level, rows
 from momentprop.calibration.fingerprint import Fingerprint
 from momentprop.calibration.operations import Place
+from momentprop.calibration.prepared import Keeper
 from momentprop.errors import UserError
 from momentprop.files import ContentError, decoded, read_tensors, valid, write_file, write_tensors
 from momentprop.markdown import table
@@ -77,6 +78,7 @@ class Calibration:
     about: dict[str, Any]  # the fit: inputs, samples, seed, versions
     fingerprint: Fingerprint
     _seen: Any = field(default=None, init=False)  # the state of the model when it last matched the fingerprint
+    _keeper: Keeper = field(default_factory=Keeper, init=False)
 
     def corrections(self, model: Callable[..., Any], kind: type[Any], dropout: bool = False) -> Corrections:
         """The corrections for a run of a model, after a check that model, method and noise are those of the fit."""
@@ -93,7 +95,7 @@ class Calibration:
 
     def applied(self, numbers: Tensor) -> Corrections:
         """The corrections with the given copy of the numbers, which may be on another device."""
-        return _Warning(self.places, self.features, self.noise.levels, numbers)
+        return _Warning(self.places, self.features, self.noise.levels, numbers, self._keeper)
 
     def require(self, model: Callable[..., Any]) -> None:
         """Raise an error if the model is not the calibrated one: if a module, a constant or a weight differs.

@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 
 from momentprop.calibration.operations import Place
+from momentprop.calibration.prepared import Keeper, Prepared
 from momentprop.correlation.layout import mixes
 from momentprop.dispatch import Call, where
 from momentprop.dispatch.context import Watcher
+from momentprop.kernels.built import may_be_built
 from momentprop.kernels.built_rows import RowKernel
+from momentprop.kernels.derivatives import requires_grad
 from momentprop.kernels.rows import along_rows
 from momentprop.values import Independent, Uncertain, Value
 
@@ -127,18 +130,28 @@ def mapped(down: Tensor, up: Tensor, x: Tensor, channel: int) -> Tensor:
 class Corrections(Watcher):
     """Corrects the results of mixing operations, one after the other, with a table of numbers."""
 
-    def __init__(self, places: Sequence[Place], features: Features, levels: Sequence[float], table: Tensor) -> None:
+    def __init__(
+        self,
+        places: Sequence[Place],
+        features: Features,
+        levels: Sequence[float],
+        table: Tensor,
+        keeper: Keeper | None = None,
+    ) -> None:
         self.places = places
         self.features = features
         self.levels = levels
         self.table = table  # shape: (levels, all numbers of all places)
+        self.keeper = keeper or Keeper()
         self.numbers: Tensor | None = None
         self.position = 0
         self.offset = 0
+        self.prepared: Prepared | None = None
 
     def start(self, inputs: Sequence[Any]) -> None:
         """Begin at the first operation, with the numbers for the noise of the inputs."""
         self.position = self.offset = 0
+        self.prepared = None
         numbers = self.table[0] if len(self.levels) < 2 else self._interpolated(level(inputs))
         given = next((x for x in inputs if isinstance(x, Tensor | Value)), numbers)
         self.numbers = numbers.to(given.device)
@@ -158,14 +171,37 @@ class Corrections(Watcher):
         """The result with its variance corrected by the numbers of the place."""
         assert self.numbers is not None
         count = rows(self.features, place.rank)
-        numbers = self.numbers.narrow(0, self.offset, count * place.channels).reshape(count, *shape)
-        self.offset += count * place.channels
+        start, self.offset = self.offset, self.offset + count * place.channels
         loc, variance = result.loc, result.variance
+        found = self._by_plan(shape, loc, variance) if _are_rows(loc, variance) else None
+        if found is not None:
+            return result.of(loc, found)
+        numbers = self.numbers.narrow(0, start, count * place.channels).reshape(count, *shape)
         if numbers.dtype is loc.dtype and numbers.device == loc.device:
             return result.of(loc, corrected(self.features, numbers, loc, variance))
         wide = torch.promote_types(loc.dtype, torch.float32)
         variance = corrected(self.features, numbers.to(loc.device, wide), loc.to(wide), variance.to(wide))
         return result.of(loc, variance.to(loc.dtype))
+
+    def _by_plan(self, shape: list[int], loc: Tensor, variance: Tensor) -> Tensor | None:
+        """The corrected variance by a program that was prepared, where one can run and needs no derivative."""
+        assert self.numbers is not None
+        given = (loc, variance, self.numbers)
+        if self.features == "channel" or requires_grad(given) or not may_be_built(given):
+            return None
+        if self.prepared is None:
+            self.prepared = self._prepared()
+        kernel, moments = (_by_variance, (variance,)) if self.features == "variance" else (_by_state, (loc, variance))
+        plan = self.prepared.plan(self.position - 1, shape, loc.shape, len(moments))
+        return None if plan is None else plan.corrected(kernel, _logarithm, moments)
+
+    def _prepared(self) -> Prepared:
+        """The numbers for this pass: kept from the last one, if they are the table itself."""
+        assert self.numbers is not None
+        count = rows(self.features, 0)
+        if len(self.levels) < 2 and self.numbers.device == self.table.device:
+            return self.keeper.prepared(self.places, count, self.table)
+        return Prepared(self.places, count, self.numbers)
 
     def finish(self) -> None:
         """Raise an error if operations are missing; if nothing was random, none was expected."""

@@ -35,15 +35,11 @@ class Place:
 
     def shape(self, like: Tensor) -> list[int] | None:
         """The shape in which numbers for all channels broadcast to a result, or None if they do not fit it."""
-        if like.ndim < self.depth:
+        depth, sizes = min(self.dims, default=0), like.shape
+        if -depth > len(sizes):
             return None
-        sizes = [like.shape[dim] if dim in self.dims else 1 for dim in range(-self.depth, 0)]
-        return sizes if math.prod(sizes) == self.channels else None
-
-    @property
-    def depth(self) -> int:
-        """The number of last dimensions that contain the channels."""
-        return -min(self.dims, default=0)
+        found = [sizes[dim] if dim in self.dims else 1 for dim in range(depth, 0)]
+        return found if math.prod(found) == self.channels else None
 
     def arranged(self, x: Tensor, inputs: int) -> Tensor:
         """The elements of a result by row, channel and position; the rows are the batch of `inputs`, if it is found."""

@@ -18,7 +18,7 @@ from momentprop.codegen import cache, processes
 from momentprop.codegen.agreement import Check
 from momentprop.codegen.c_language import FAST, HEADER, TYPES
 from momentprop.codegen.formula import Formula, Unprintable
-from momentprop.codegen.layout import empty_rows, repetitions
+from momentprop.codegen.layout import Into, empty_rows, repetitions
 from momentprop.codegen.printed_c import function_in_c
 from momentprop.codegen.printed_contraction import PRODUCT, room_of_thread
 from momentprop.codegen.printed_rows import room_of_row
@@ -137,15 +137,18 @@ def _callable(function: Any, formula: Formula) -> Call:
         function(*[x.data_ptr() for x in (*inputs, *made)], count, _threads(count))
         return made
 
-    def of_rows(*inputs: Tensor) -> list[Tensor]:
+    def of_rows(*inputs: Tensor, into: Into | None = None) -> list[Tensor]:
         assert row is not None
-        made = empty_rows(wide, row, inputs[0])
-        count = inputs[0].shape[:-1].numel()
+        if into is None:
+            made, count = empty_rows(wide, row, inputs[0]), inputs[0].shape[:-1].numel()
+            repeated = repetitions(*[x.shape for x in inputs])
+        else:
+            made, (count, repeated) = into
         pointers = [x.data_ptr() for x in (*inputs, *made)]
         threads = _threads(count * row)
         scratch = torch.empty(room * threads, dtype=torch.uint8) if room else None
         address = None if scratch is None else scratch.data_ptr()
-        function(*pointers, count, threads, address, *repetitions(*[x.shape for x in inputs]))
+        function(*pointers, count, threads, address, *repeated)
         return made
 
     return of_elements if row is None else of_rows

@@ -130,6 +130,13 @@ def repeating(*shapes: torch.Size) -> tuple[torch.Size, bool]:
     return leading, shapes[0][:-1] == leading and all(repetition(shape, leading) is not None for shape in shapes)
 
 
+Lanes = tuple[int, tuple[int, ...]]
+"""How many rows a program of rows runs over, and how each input's rows repeat: see `repetitions`."""
+
+Into = tuple[list[Tensor], Lanes]
+"""Results to fill, and lanes, for contiguous inputs whose own shapes do not tell them."""
+
+
 def empty_rows(wide: Sequence[bool], row: int, first: Tensor) -> list[Tensor]:
     """Return empty outputs for a formula of rows; some are `wide`, others have one number for each row."""
     leading = first.shape[:-1]

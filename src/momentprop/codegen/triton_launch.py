@@ -15,7 +15,7 @@ from torch import Tensor
 from momentprop.codegen import cache
 from momentprop.codegen.agreement import Check
 from momentprop.codegen.formula import Formula, Unprintable
-from momentprop.codegen.layout import empty_rows, repetitions
+from momentprop.codegen.layout import Into, empty_rows, repetitions
 from momentprop.codegen.printed_triton import HEADER, function_in_triton
 from momentprop.files import write_file
 from momentprop.torch_compat.streams import stream_of
@@ -118,11 +118,13 @@ def _callable(function: Any, formula: Formula) -> Call:
         count = inputs[0].numel()
         return launched(inputs, made, count, -(-count // block), (block, count % block == 0))
 
-    def of_rows(*inputs: Tensor) -> list[Tensor]:
+    def of_rows(*inputs: Tensor, into: Into | None = None) -> list[Tensor]:
         assert row is not None
-        made = empty_rows(wide, row, inputs[0])
-        count = inputs[0].shape[:-1].numel()
-        repeated = repetitions(*[x.shape for x in inputs])
+        if into is None:
+            made, count = empty_rows(wide, row, inputs[0]), inputs[0].shape[:-1].numel()
+            repeated = repetitions(*[x.shape for x in inputs])
+        else:
+            made, (count, repeated) = into
         return launched(inputs, made, count, -(-count // rows), (*repeated, rows, block))
 
     def launched(
@@ -134,15 +136,16 @@ def _callable(function: Any, formula: Formula) -> Call:
                 function[(programs, 1, 1)](*tensors, count, *constants, num_warps=warps)
             return made
         pointers = [tensor.data_ptr() for tensor in tensors]
-        # a kernel is compiled for addresses divisible by 16 and 32-bit counts
-        usual = count < 2**31 and not any([pointer % 16 for pointer in pointers])  # noqa: C419
-        launch = ready.get((here, constants)) if usual else None
+        # a kernel is compiled for 32-bit counts, and for which addresses are divisible by 16
+        usual = count < 2**31
+        key = here, constants, tuple([pointer % 16 > 0 for pointer in pointers])
+        launch = ready.get(key) if usual else None
         if launch is not None:
             launch(programs, *pointers, count, *constants)
             return made
         kernel = function[(programs, 1, 1)](*tensors, count, *constants, num_warps=warps)
         if usual:
-            ready[here, constants] = direct(kernel, here)
+            ready[key] = direct(kernel, here)
         return made
 
     return of_elements if row is None else of_rows

@@ -70,7 +70,7 @@ class BuiltRows(torch.autograd.Function):
             pull = pullback(lambda *given: tuple(ctx.kernel(*given)[:count]), *inputs)[1]
             return None, None, None, *pull(grads)
         found = ctx.program.backward(*inputs, *(in_rows(grad, grad.shape[:-1]) for grad in grads))
-        return None, None, None, *_summed(found, inputs)
+        return None, None, None, *_summed(found, inputs, ctx.needs_input_grad[3:])
 
 
 def _pulled_twice(
@@ -97,10 +97,10 @@ class _Pulled(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, program: Program, kernel: RowKernel, inputs: tuple[Tensor, ...], *grads: Tensor
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Tensor | None, ...]:
         ctx.program, ctx.kernel, ctx.inputs = program, kernel, inputs
         ctx.save_for_backward(*grads)
-        return _summed(program.forward(*inputs, *grads), inputs)
+        return _summed(program.forward(*inputs, *grads), inputs, [True] * len(inputs))
 
     @staticmethod
     def backward(ctx: Any, *tangents: Tensor) -> tuple[Tensor | None, ...]:
@@ -133,6 +133,8 @@ class _Curved(torch.autograd.Function):
         return None, None, *gradients(pulled, given, tangents, again)
 
 
-def _summed(gradients: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the gradients by inputs whose rows repeat, from the gradients by all their rows."""
-    return tuple(total.sum_to_size(x.shape) for total, x in zip(gradients, inputs, strict=True))
+def _summed(gradients: Sequence[Tensor], inputs: Sequence[Tensor], needed: Sequence[bool]) -> tuple[Tensor | None, ...]:
+    """Return the needed gradients by inputs whose rows repeat, from the gradients by all their rows."""
+    return tuple(
+        total.sum_to_size(x.shape) if need else None for total, x, need in zip(gradients, inputs, needed, strict=True)
+    )

@@ -59,7 +59,7 @@ def along_contraction(kernel: RowKernel, weights: Tensor, left: Tensor, right: T
     program = None
     if weights.is_cpu and may_be_built((*factors, *others)):
         wide = (True, *[x.shape[-1] == row for x in others])
-        program = _program_of(kernel, (*factors, *others), row, wide, (False,), contracted=True)
+        program = program_of_rows(kernel, (*factors, *others), row, wide, (False,), contracted=True)
     if program is None:
         return _in_pieces(kernel, factors, others)
     lanes = leading_shape(*[x.shape[:-1] for x in factors], *[x.shape[:-2] for x in others])
@@ -100,10 +100,10 @@ def _program(kernel: RowKernel, inputs: Sequence[Tensor], results: Sequence[bool
     if not may_be_built(inputs):
         return None
     row, wide = widths(*[x.shape for x in inputs])
-    return _program_of(kernel, inputs, row, wide, tuple(results))
+    return program_of_rows(kernel, inputs, row, wide, tuple(results))
 
 
-def _program_of(
+def program_of_rows(
     kernel: RowKernel,
     inputs: Sequence[Tensor],
     row: int,
@@ -111,6 +111,10 @@ def _program_of(
     results: tuple[bool, ...],
     contracted: bool = False,
 ) -> Program | None:
+    """Return a kernel's program for tensors that `may_be_built` allows, by the length of their rows, if there is one.
+
+    `wide` says for each input whether it has one element for each element of a row.
+    """
     dtype, device = inputs[0].dtype, inputs[0].device
     if row == 1 or any([x.dtype is not dtype or x.device != device for x in inputs]):  # noqa: C419
         return None

@@ -88,20 +88,24 @@ def are_of_torch(modules: Iterable[nn.Module]) -> bool:
         return False
     for module in modules:
         kind: Any = type(module)
-        ours = _origin(kind)
-        if not ours or hooks_before(module) or hooks_after(module) or "forward" in vars(module):
+        ours, state = _origin(kind), vars(module)
+        if not ours or state.get("_forward_pre_hooks") or state.get("_forward_hooks") or "forward" in state:
             return False
-        if ours == "momentprop" and not all(map(_is_harmless, vars(module).values())):
+        if ours == "momentprop" and not all(map(_is_harmless, state.values())):
             return False
     return True
 
 
-def is_plain(module: nn.Module) -> bool:
-    """Return whether all code of a module, except its children, is torch's, which assigns nothing to it."""
-    kind: Any = type(module)
-    state = vars(module)
-    hooks = state.get("_forward_hooks") or state.get("_forward_pre_hooks")
-    return _origin(kind) == "torch" and not hooks and "forward" not in state
+def are_plain(modules: Iterable[nn.Module]) -> bool:
+    """Return whether all code of modules, except their children, is torch's, which assigns nothing to them."""
+    for module in modules:
+        kind: Any = type(module)
+        state = vars(module)
+        if _origin(kind) != "torch" or state.get("_forward_hooks") or state.get("_forward_pre_hooks"):
+            return False
+        if "forward" in state:
+            return False
+    return True
 
 
 @functools.cache

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from momentprop.torch_compat.guard import warn
-from momentprop.torch_compat.modules import every_module, is_plain, own_attributes
+from momentprop.torch_compat.modules import are_plain, every_module, own_attributes
 
 Hooks = Iterable[tuple[nn.Module, Callable[..., Any]]]
 """Modules and their hooks."""
@@ -138,8 +138,8 @@ class Replica:
         if _UNKNOWN or torch.compiler.is_compiling() or _is_opaque(type(module), state):
             self.new.update((id(part), part) for part in module.modules())
             return module
-        if self.light and is_plain(module) and all(map(is_plain, inside := every_module(module))):
-            self.new.update((id(part), part) for part in inside)
+        if self.light and are_plain([module]) and are_plain(inside := every_module(module)):
+            self.new.update(zip(map(id, inside), inside, strict=True))
             return module
         new: nn.Module = object.__new__(type(module))
         self.new[id(module)] = new

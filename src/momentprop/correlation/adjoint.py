@@ -14,6 +14,7 @@ from momentprop.correlation.gates import Gates
 from momentprop.correlation.items import Place, Weighing, at, whole
 from momentprop.correlation.refusals import FACTORIZED
 from momentprop.correlation.shared_weights import Met, add, plus_weights
+from momentprop.torch_compat.functorch import vmapped
 from momentprop.values.sources import Segment, Sources, spread
 
 
@@ -44,10 +45,14 @@ def followed(
     items, units = outputs.shape
     if not items:
         return Followed(outputs.new_zeros(0, units, units))
+    weighing = Weighing(outputs, variances) if items > 1 else None
     with gates.shut(), torch.enable_grad():
-        rows = slopes(outputs, births.edges, gates.tracked)
-        moving = [(birth, row) for birth, row in zip(births.found, rows, strict=True) if row is not None]
-        places = _places(outputs, moving, variances)
+        rows = slopes(outputs, births.edges, _cotangents(outputs, weighing), gates.tracked)
+    moving = [(birth, row) for birth, row in zip(births.found, rows, strict=True) if row is not None]
+    places = [whole(birth.shape) for birth, _ in moving]
+    if weighing is not None:
+        places = weighing.places([(birth, row[:units], row[units]) for birth, row in moving])
+        moving = [(birth, row[:units]) for birth, row in moving]
     wide = _widest([outputs, *(row for _, row in moving), *(birth.own for birth, _ in moving)])
     total = outputs.new_zeros(items, units, units, dtype=wide)
     moved = {
@@ -95,26 +100,40 @@ def _widest(tensors: Iterable[Tensor | None]) -> torch.dtype:
     return functools.reduce(torch.promote_types, dtypes, torch.float32)
 
 
-def slopes(outputs: Tensor, edges: Sequence[Any], tracked: bool) -> list[Tensor | None]:
-    """Return the derivatives of the sums over items by some tensors, (units, *shape) for each; None if they vanish.
-
-    A GPU takes all units at once where torch can do that, because many small passes would leave it idle.
-    """
+def _cotangents(outputs: Tensor, weighing: Weighing | None) -> Tensor:
+    """Return a direction for each output, the same for all items; the last one, if any, finds the items' places."""
     items, units = outputs.shape
+    each = torch.eye(units, dtype=outputs.dtype, device=outputs.device).unsqueeze(1).expand(units, items, units)
+    return each if weighing is None else torch.cat([each, weighing.cotangent(outputs).unsqueeze(0)])
+
+
+def slopes(outputs: Tensor, edges: Sequence[Any], cotangents: Tensor, tracked: bool) -> list[Tensor | None]:
+    """Return the derivatives of outputs in some directions by some tensors, (directions, *shape); None if they vanish.
+
+    A GPU takes all directions at once where torch can do that, because many small passes would leave it idle.
+    """
     if not edges or not outputs.requires_grad:
         return [None for _ in edges]
-    if units > 1 and _prefers_batches(outputs):
-        each = torch.eye(units, dtype=outputs.dtype, device=outputs.device).unsqueeze(1).expand(units, items, units)
+    if len(cotangents) > 1 and _prefers_batches(outputs):
         try:
-            return list(pulled(outputs, edges, each, tracked, is_grads_batched=True))
-        except (RuntimeError, NotImplementedError):  # what torch cannot batch runs one by one
+            return _together(outputs, edges, cotangents, tracked)
+        except (RuntimeError, ValueError, NotImplementedError):  # what torch cannot batch runs one by one
             pass
-    found: list[Sequence[Any]] = []
-    for unit in range(units):
-        one = torch.zeros_like(outputs)
-        one[:, unit] = 1.0
-        found.append(pulled(outputs, edges, one, tracked))
+    found = [pulled(outputs, edges, each, tracked) for each in cotangents]
     return [_stacked(rows) for rows in zip(*found, strict=True)]
+
+
+def _together(outputs: Tensor, edges: Sequence[Any], cotangents: Tensor, tracked: bool) -> list[Tensor | None]:
+    """Return the derivatives in all directions by one pass."""
+    moves: list[bool] = []
+
+    def each(cotangent: Tensor) -> tuple[Tensor, ...]:
+        found = pulled(outputs, edges, cotangent, tracked)
+        moves[:] = [row is not None for row in found]
+        return tuple(row for row in found if row is not None)
+
+    rows = iter(vmapped(each, cotangents))
+    return [next(rows) if moved else None for moved in moves]
 
 
 def _prefers_batches(outputs: Tensor) -> bool:
@@ -125,12 +144,12 @@ _BEFORE = "ask for its `variance` or `covariance` before `backward()` and `step(
 
 
 def pulled(
-    outputs: Tensor, edges: Sequence[Any], cotangent: Tensor, tracked: bool = False, is_grads_batched: bool = False
+    outputs: Tensor, edges: Sequence[Any], cotangent: Tensor, tracked: bool = False
 ) -> Sequence[Any]:
     """Run one backward pass; say what to do if a model overwrites what its derivative needs."""
     options = {"retain_graph": True, "create_graph": tracked, "allow_unused": True}
     try:
-        return torch.autograd.grad(outputs, edges, cotangent, is_grads_batched=is_grads_batched, **options)
+        return torch.autograd.grad(outputs, edges, cotangent, **options)
     except RuntimeError as error:
         if "inplace operation" in str(error):
             raise RuntimeError(
@@ -147,15 +166,6 @@ def _stacked(rows: Sequence[Any]) -> Tensor | None:
     if like is None:
         return None
     return torch.stack([torch.zeros_like(like) if row is None else row for row in rows])
-
-
-def _places(outputs: Tensor, moving: Sequence[tuple[Birth, Tensor]], variances: Tensor | None) -> list[Place]:
-    """Return where the items lie in each birth, by one further backward pass if there are several items."""
-    if len(outputs) == 1 or not moving:
-        return [whole(birth.shape) for birth, _ in moving]
-    weighing = Weighing(outputs, variances)
-    weighed = pulled(outputs, [birth.edge for birth, _ in moving], weighing.cotangent(outputs))
-    return weighing.places([(*each, by_weight) for each, by_weight in zip(moving, weighed, strict=True)])
 
 
 def _added(birth: Birth, place: Place, rows: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ Where $f$ is nonlinear in several units, the average of $f(\mu \pm h)$ estimates
 independent units.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from momentprop.correlation.pooling import variance_of_draws
 from momentprop.correlation.rests import of_shared_draw, rest
 from momentprop.dispatch import Call, Kind, MissingRule
 from momentprop.dispatch.rule_table import apply, order_of
+from momentprop.torch_compat.functorch import vmapped
 
 LINEAR = (Kind.MOVES, Kind.LINEAR)
 
@@ -42,9 +42,7 @@ def over_probes(function: Callable[..., Any], *probes: Tensor) -> Any:
     """Apply a function to every probe, all at once where torch can."""
     size = max(MOST // max(probes[0][0].numel(), 1), 1)
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="There is a performance drop")
-            return torch.vmap(function, chunk_size=size if size < len(probes[0]) else None)(*probes)
+        return vmapped(function, *probes, chunk_size=size if size < len(probes[0]) else None)
     except (RuntimeError, ValueError, NotImplementedError):  # `vmap` does not support it
         found = [function(*each) for each in zip(*probes, strict=True)]
     if isinstance(found[0], Tensor):

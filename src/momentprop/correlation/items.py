@@ -82,9 +82,11 @@ class Weighing:
         items, units = outputs.shape
         generator = torch.Generator().manual_seed(0)
         dtype = torch.promote_types(outputs.dtype, torch.float32)
-        self.items = (0.5 + torch.rand(items, generator=generator)).to(outputs.device, dtype)
+        weights = 0.5 + torch.rand(items, generator=generator)
         signs = torch.randint(0, 2, (units,), generator=generator) * 2 - 1
-        self.units = (signs * (0.5 + torch.rand(units, generator=generator))).to(outputs.device, dtype)
+        drawn = torch.cat([weights, signs * (0.5 + torch.rand(units, generator=generator))])
+        drawn = drawn.to(outputs.device, dtype, non_blocking=True)  # a GPU need not finish before
+        self.items, self.units = drawn[:items], drawn[items:]
         self.tolerance = min(8 * math.sqrt(torch.finfo(outputs.dtype).eps), 0.1)
         self.scale = torch.zeros_like(self.items) if variances is None else variances.detach().to(dtype).sum(1)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
 from momentprop.codegen.formula import Unprintable, record
 from momentprop.codegen.identity import Unidentified, identity_of
@@ -105,6 +106,22 @@ def certain_of(plain: Callable[[Tensor], Tensor], mean: Tensor) -> Tensor:
         return plain(mean)
     with torch.no_grad():
         return plain(mean.detach())
+
+
+def built_slope(result: Tensor, source: Tensor) -> Tensor | None:
+    """Return the derivative of a program's mean by the input's mean, without the work of a backward pass of torch.
+
+    Return None if no program has made the mean directly from this input.
+    """
+    node: Any = result.grad_fn
+    if not isinstance(node, _Built._backward_cls) or not source.requires_grad:  # type: ignore[attr-defined]
+        return None
+    if node.next_functions[0] != tuple(get_gradient_edge(source)[:2]):
+        return None
+    with torch.no_grad():
+        ones, zeros = torch.ones_like(result), torch.zeros_like(result)
+        slope: Tensor = node.program.backward(*aligned((*node.saved_tensors, ones, zeros)))[0]
+    return slope
 
 
 class _Built(torch.autograd.Function):

@@ -143,9 +143,7 @@ def _prefers_batches(outputs: Tensor) -> bool:
 _BEFORE = "ask for its `variance` or `covariance` before `backward()` and `step()`"
 
 
-def pulled(
-    outputs: Tensor, edges: Sequence[Any], cotangent: Tensor, tracked: bool = False
-) -> Sequence[Any]:
+def pulled(outputs: Tensor, edges: Sequence[Any], cotangent: Tensor, tracked: bool = False) -> Sequence[Any]:
     """Run one backward pass; say what to do if a model overwrites what its derivative needs."""
     options = {"retain_graph": True, "create_graph": tracked, "allow_unused": True}
     try:

@@ -3,11 +3,20 @@
 from typing import Any
 
 from torch import Tensor, autograd
+from torch.autograd.graph import get_gradient_edge
 
 
 def sloped(loc: Tensor, source: Tensor, slope: Tensor) -> Tensor:
     """Return means that move only with a source's means at the same places, by these slopes."""
     return _Sloped.apply(source, loc.detach(), slope)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def slope_of(loc: Tensor, source: Tensor) -> Tensor | None:
+    """Return the known slope of means that move only with a source's; None if there is none."""
+    node: Any = loc.grad_fn
+    if not isinstance(node, _Sloped._backward_cls) or not source.requires_grad:  # type: ignore[attr-defined]
+        return None
+    return node.saved_tensors[0] if node.next_functions[0] == tuple(get_gradient_edge(source)[:2]) else None
 
 
 class _Sloped(autograd.Function):

@@ -119,6 +119,8 @@ def slopes(outputs: Tensor, edges: Sequence[Any], cotangents: Tensor, tracked: b
             return _together(outputs, edges, cotangents, tracked)
         except (RuntimeError, ValueError, NotImplementedError):  # what torch cannot batch runs one by one
             pass
+    if not tracked:
+        return _one_by_one(outputs, edges, cotangents)
     found = [pulled(outputs, edges, each, tracked) for each in cotangents]
     return [_stacked(rows) for rows in zip(*found, strict=True)]
 
@@ -134,6 +136,20 @@ def _together(outputs: Tensor, edges: Sequence[Any], cotangents: Tensor, tracked
 
     rows = iter(vmapped(each, cotangents))
     return [next(rows) if moved else None for moved in moves]
+
+
+def _one_by_one(outputs: Tensor, edges: Sequence[Any], cotangents: Tensor) -> list[Tensor | None]:
+    """Return the derivatives by a pass for each direction, whose memory the next one takes again."""
+    kept: list[Tensor | None] = [None for _ in edges]
+    for number, cotangent in enumerate(cotangents):
+        for place, row in enumerate(pulled(outputs, edges, cotangent)):
+            rows = kept[place]
+            if rows is None and row is not None:
+                rows = kept[place] = row.new_empty(len(cotangents), *row.shape)
+                rows[:number] = 0.0
+            if rows is not None:
+                rows[number] = 0.0 if row is None else row
+    return kept
 
 
 def _prefers_batches(outputs: Tensor) -> bool:
@@ -171,9 +187,20 @@ def _added(birth: Birth, place: Place, rows: Tensor) -> Tensor:
     total = rows.new_zeros(())
     for a, weight in birth.terms(rows):
         moves = place.items_first(a)
-        weighted = moves if weight is None else moves * place.items_first(weight.unsqueeze(0))
-        total = total + weighted @ moves.mT
+        total = total + _product(moves, None if weight is None else place.items_first(weight.unsqueeze(0)))
     return total
+
+
+def _product(moves: Tensor, weight: Tensor | None) -> Tensor:
+    r"""Return $\sum w\,aa^\top$ for each item, on a CPU for so few items at a time that products stay in the cache."""
+    if weight is None:
+        return moves @ moves.mT
+    items = max(1, _CACHE // max(1, moves[0].nbytes)) if moves.is_cpu else len(moves)
+    parts = [(some * of_each) @ some.mT for some, of_each in zip(moves.split(items), weight.split(items), strict=True)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+_CACHE = 1 << 22
 
 
 def brought(inputs: Iterable[Any], items: int) -> Sources:

@@ -201,6 +201,7 @@ def _product(moves: Tensor, weight: Tensor | None) -> Tensor:
 
 
 _CACHE = 1 << 22
+"""The bytes of a product that stay in a processor's cache."""
 
 
 def brought(inputs: Iterable[Any], items: int) -> Sources:

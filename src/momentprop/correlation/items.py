@@ -113,7 +113,7 @@ class Weighing:
             return []
         errors, sizes = torch.stack([self._error_and_size(*each) for each in found]).unbind(1)
         slack = self.tolerance**2 * (self.scale + self.items.square() * sizes)
-        return (errors <= slack).all(1).tolist()  # type: ignore[no-any-return]
+        return (errors <= slack).all(1).tolist()
 
     def _error_and_size(self, place: Place, birth: Birth, rows: Tensor, weighed: Tensor) -> Tensor:
         r"""Return the effects of $t - w_b \sum_c a_c g_c$, and of the sum itself, on every item: (2, items)."""

@@ -40,7 +40,8 @@ def ratio(variance: Tensor, probes: Tensor, item: int | None, channels: Sequence
     many = torch.Size([variance.shape[dim] for dim in positions]).numel()
     rows = [_in_rows(each, item) for each in (total, expected, variance_of_draws(by_probe, total))]
     most = rows[0].new_full((1, 1), freedom * max(many, 1))
-    (found,) = along_rows(functools.partial(_of_channels, len(probes)), *rows, most, results=(True,))
+    kernel, otherwise = (functools.partial(_of_channels, len(probes), each) for each in (_trigamma, _TRIGAMMA))
+    (found,) = along_rows(kernel, *rows, most, results=(True,), otherwise=otherwise)
     found = _from_rows(found, total.shape, item)
     return found * _of_units(squares.mean(0), variance * found, freedom, within, positions) if positions else found
 
@@ -57,7 +58,14 @@ def _from_rows(rows: Tensor, shape: torch.Size, item: int | None) -> Tensor:
     return rows.reshape(shape[item], *shape[:item], *shape[item + 1 :]).movedim(0, item)
 
 
-def _of_channels(count: int, total: Tensor, expected: Tensor, spread: Tensor, most: Tensor) -> tuple[Tensor]:
+def _of_channels(
+    count: int,
+    trigamma: Callable[[Tensor], Tensor],
+    total: Tensor,
+    expected: Tensor,
+    spread: Tensor,
+    most: Tensor,
+) -> tuple[Tensor]:
     """Return the factors for an item's channels, from their sums and the variance of these sums over the probes.
 
     Half the degrees of freedom of a sum of squares is 1 / (relative variance of its mean over the probes).
@@ -67,7 +75,7 @@ def _of_channels(count: int, total: Tensor, expected: Tensor, spread: Tensor, mo
     shape = torch.minimum((count / relative.clamp(min=torch.finfo(total.dtype).tiny)).clamp(min=count / 2), most)
     whole = _over(_sum(total), _sum(expected))
     expected = expected * whole
-    factor = _shrunk(total, expected, _trigamma(shape), _sum)
+    factor = _shrunk(total, expected, trigamma(shape), _sum)
     return (whole * factor * _over(_sum(expected), _sum(expected * factor)),)
 
 
@@ -75,7 +83,7 @@ def _of_units(
     seen: Tensor, expected: Tensor, freedom: float, within: Sequence[int], positions: Sequence[int]
 ) -> Tensor:
     """Return the factors for an item's units; the sums over a channel's positions stay as they are."""
-    factor = _shrunk(seen, expected, _noise_of_one(freedom), lambda x: _summed(x, within))
+    factor: Tensor = _shrunk(seen, expected, _noise_of_one(freedom), lambda x: _summed(x, within))
     return factor.mul_(_over(_summed(expected, positions), _summed(expected * factor, positions)))
 
 
@@ -96,11 +104,12 @@ def _shrunk(seen: Tensor, expected: Tensor, noise: Any, summed: Callable[[Tensor
     count = summed(known.to(seen.dtype))
     apart = torch.where(known, logs - summed(logs) / count.clamp(min=1.0), 0.0)
     spread = (summed(apart.square()) / (count - 1).clamp(min=1.0) - noise).clamp(min=0.0)
-    return (apart * (spread / (spread + noise))).clamp(-10.0, 10.0).exp()
+    factor: Tensor = (apart * (spread / (spread + noise))).clamp(-10.0, 10.0).exp()
+    return factor
 
 
 def _trigamma(x: Tensor) -> Tensor:
-    r"""Return $\psi'(x)$ for $x \ge \frac12$, also in a program: by $\psi'(x + 1) = \psi'(x) - x^{-2}$ and a series."""
+    r"""Return $\psi'(x)$ for $x \ge \frac12$ in a program: by $\psi'(x + 1) = \psi'(x) - x^{-2}$ and a series."""
     total = torch.zeros_like(x)
     for step in range(_STEPS):
         total = total + (x + step).square().reciprocal()
@@ -111,6 +120,7 @@ def _trigamma(x: Tensor) -> Tensor:
     return total + inverse * (1 + inverse / 2 + series)
 
 
+_TRIGAMMA = functools.partial(torch.polygamma, 1)
 _STEPS = 8
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730)
 

@@ -14,7 +14,7 @@ def sloped(loc: Tensor, source: Tensor, slope: Tensor) -> Tensor:
 def slope_of(loc: Tensor, source: Tensor) -> Tensor | None:
     """Return the known slope of means that move only with a source's; None if there is none."""
     node: Any = loc.grad_fn
-    if not isinstance(node, _Sloped._backward_cls) or not source.requires_grad:  # type: ignore[attr-defined]
+    if not getattr(node, "is_sloped", False) or not source.requires_grad:
         return None
     return node.saved_tensors[0] if node.next_functions[0] == tuple(get_gradient_edge(source)[:2]) else None
 
@@ -23,6 +23,7 @@ class _Sloped(autograd.Function):
     @staticmethod
     def forward(ctx: Any, source: Tensor, loc: Tensor, slope: Tensor) -> Tensor:
         ctx.save_for_backward(slope)
+        ctx.is_sloped = True
         return loc.view_as(loc)
 
     @staticmethod

@@ -114,7 +114,7 @@ def built_slope(result: Tensor, source: Tensor) -> Tensor | None:
     Return None if no program has made the mean directly from this input.
     """
     node: Any = result.grad_fn
-    if not isinstance(node, _Built._backward_cls) or not source.requires_grad:  # type: ignore[attr-defined]
+    if result.output_nr or not getattr(node, "is_of_elements", False) or not source.requires_grad:
         return None
     if node.next_functions[0] != tuple(get_gradient_edge(source)[:2]):
         return None
@@ -131,7 +131,7 @@ class _Built(torch.autograd.Function):
     def forward(
         ctx: Any, program: Program, kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, *inputs: Tensor
     ) -> tuple[Tensor, Tensor]:
-        ctx.program = program
+        ctx.program, ctx.is_of_elements = program, True
         ctx.kernel = kernel if plain is None else at_finite_means(kernel)
         arity = len(inputs) - program.takes_certain
         ctx.save_for_backward(*inputs[:arity])

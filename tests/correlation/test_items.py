@@ -1,9 +1,11 @@
 """Where the items of a batch lie in a tensor."""
 
+import pytest
 import torch
 
+from momentprop import propagate
 from momentprop.correlation.births import Birth
-from momentprop.correlation.items import at, places, whole
+from momentprop.correlation.items import Weighing, at, places, whole
 
 
 def test_places_that_are_dimensions_of_their_own_come_first():
@@ -38,3 +40,16 @@ def test_the_variance_of_a_birth_counts_all_its_noise():
     factors = torch.tensor([[1.0, 0.0], [2.0, 1.0]])
     birth = Birth(None, torch.Size([2]), torch.tensor([0.5, -1e-9]), (), torch.tensor([0.0, 2.0]), factors=factors)
     assert birth.variance.tolist() == [5.5, 5.0]
+
+
+def test_where_the_cheap_test_cannot_tell_the_exact_one_decides(monkeypatch: pytest.MonkeyPatch):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    x, searched = torch.randn(3, 3), []
+    wanted = propagate(model, x, input_variance=0.1).covariance
+    search = Weighing._searched
+    monkeypatch.setattr(Weighing, "_searched", lambda *args: searched.append(1) or search(*args))
+    assert torch.equal(propagate(model, x, input_variance=0.1).covariance, wanted)
+    assert not searched
+    monkeypatch.setattr(Weighing, "_surely_fit", lambda self, found: [False for _ in found])
+    assert torch.equal(propagate(model, x, input_variance=0.1).covariance, wanted)
+    assert len(searched) == 2  # the input, and what the activation adds

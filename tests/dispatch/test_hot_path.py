@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from momentprop import Mean, Normal, calibrate, calibrated, propagate
 from momentprop.codegen import programs
+from momentprop.correlation import adjoint
 from tests.codegen.conftest import building, folder, needs_compiler  # noqa: F401 (fixtures)
 
 _WEIGHT, _BIAS, _X = torch.randn(3, 3), torch.randn(3), torch.randn(2, 3)
@@ -142,3 +143,21 @@ def test_attention_by_built_kernels_starts_few_operations(building: None) -> Non
         F.scaled_dot_product_attention(query, key, value)
         assert _frames(lambda: F.scaled_dot_product_attention(query, key, value)) <= 300
         assert operations(lambda: F.scaled_dot_product_attention(query, key, value)) <= 157
+
+
+@needs_compiler
+@pytest.mark.parametrize(("together", "probes", "started"), [(False, 0, 479), (True, 0, 384), (True, 4, 794)])
+def test_the_covariance_of_outputs_starts_few_operations(
+    together: bool,
+    probes: int,
+    started: int,
+    building: None,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A GPU takes the backward passes for the three outputs and for the items together."""
+    programs.set_mode("wait")
+    monkeypatch.setattr(adjoint, "_prefers_batches", lambda outputs: together)
+    model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(3, 3), nn.LeakyReLU())))
+    with torch.no_grad():
+        propagate(model, _X, input_variance=0.1, probes=probes).covariance  # noqa: B018
+        assert operations(lambda: propagate(model, _X, input_variance=0.1, probes=probes).covariance) <= started

@@ -14,6 +14,7 @@ from momentprop.correlation.gates import Gates
 from momentprop.correlation.items import Place, Weighing, at, whole
 from momentprop.correlation.refusals import FACTORIZED
 from momentprop.correlation.shared_weights import Met, add, plus_weights
+from momentprop.torch_compat.functorch import vmapped
 from momentprop.values.sources import Segment, Sources, spread
 
 
@@ -44,10 +45,14 @@ def followed(
     items, units = outputs.shape
     if not items:
         return Followed(outputs.new_zeros(0, units, units))
+    weighing = Weighing(outputs, variances) if items > 1 else None
     with gates.shut(), torch.enable_grad():
-        rows = slopes(outputs, births.edges, gates.tracked)
-        moving = [(birth, row) for birth, row in zip(births.found, rows, strict=True) if row is not None]
-        places = _places(outputs, moving, variances)
+        rows = slopes(outputs, births.edges, _cotangents(outputs, weighing), gates.tracked)
+    moving = [(birth, row) for birth, row in zip(births.found, rows, strict=True) if row is not None]
+    places = [whole(birth.shape) for birth, _ in moving]
+    if weighing is not None:
+        places = weighing.places([(birth, row[:units], row[units]) for birth, row in moving])
+        moving = [(birth, row[:units]) for birth, row in moving]
     wide = _widest([outputs, *(row for _, row in moving), *(birth.own for birth, _ in moving)])
     total = outputs.new_zeros(items, units, units, dtype=wide)
     moved = {
@@ -95,26 +100,56 @@ def _widest(tensors: Iterable[Tensor | None]) -> torch.dtype:
     return functools.reduce(torch.promote_types, dtypes, torch.float32)
 
 
-def slopes(outputs: Tensor, edges: Sequence[Any], tracked: bool) -> list[Tensor | None]:
-    """Return the derivatives of the sums over items by some tensors, (units, *shape) for each; None if they vanish.
-
-    A GPU takes all units at once where torch can do that, because many small passes would leave it idle.
-    """
+def _cotangents(outputs: Tensor, weighing: Weighing | None) -> Tensor:
+    """Return a direction for each output, the same for all items; the last one, if any, finds the items' places."""
     items, units = outputs.shape
+    each = torch.eye(units, dtype=outputs.dtype, device=outputs.device).unsqueeze(1).expand(units, items, units)
+    return each if weighing is None else torch.cat([each, weighing.cotangent(outputs).unsqueeze(0)])
+
+
+def slopes(outputs: Tensor, edges: Sequence[Any], cotangents: Tensor, tracked: bool) -> list[Tensor | None]:
+    """Return the derivatives of outputs in some directions by some tensors, (directions, *shape); None if they vanish.
+
+    A GPU takes all directions at once where torch can do that, because many small passes would leave it idle.
+    """
     if not edges or not outputs.requires_grad:
         return [None for _ in edges]
-    if units > 1 and _prefers_batches(outputs):
-        each = torch.eye(units, dtype=outputs.dtype, device=outputs.device).unsqueeze(1).expand(units, items, units)
+    if len(cotangents) > 1 and _prefers_batches(outputs):
         try:
-            return list(pulled(outputs, edges, each, tracked, is_grads_batched=True))
-        except (RuntimeError, NotImplementedError):  # what torch cannot batch runs one by one
+            return _together(outputs, edges, cotangents, tracked)
+        except (RuntimeError, ValueError, NotImplementedError):  # what torch cannot batch runs one by one
             pass
-    found: list[Sequence[Any]] = []
-    for unit in range(units):
-        one = torch.zeros_like(outputs)
-        one[:, unit] = 1.0
-        found.append(pulled(outputs, edges, one, tracked))
+    if not tracked:
+        return _one_by_one(outputs, edges, cotangents)
+    found = [pulled(outputs, edges, each, tracked) for each in cotangents]
     return [_stacked(rows) for rows in zip(*found, strict=True)]
+
+
+def _together(outputs: Tensor, edges: Sequence[Any], cotangents: Tensor, tracked: bool) -> list[Tensor | None]:
+    """Return the derivatives in all directions by one pass."""
+    moves: list[bool] = []
+
+    def each(cotangent: Tensor) -> tuple[Tensor, ...]:
+        found = pulled(outputs, edges, cotangent, tracked)
+        moves[:] = [row is not None for row in found]
+        return tuple(row for row in found if row is not None)
+
+    rows = iter(vmapped(each, cotangents))
+    return [next(rows) if moved else None for moved in moves]
+
+
+def _one_by_one(outputs: Tensor, edges: Sequence[Any], cotangents: Tensor) -> list[Tensor | None]:
+    """Return the derivatives by a pass for each direction, whose memory the next one takes again."""
+    kept: list[Tensor | None] = [None for _ in edges]
+    for number, cotangent in enumerate(cotangents):
+        for place, row in enumerate(pulled(outputs, edges, cotangent)):
+            rows = kept[place]
+            if rows is None and row is not None:
+                rows = kept[place] = row.new_empty(len(cotangents), *row.shape)
+                rows[:number] = 0.0
+            if rows is not None:
+                rows[number] = 0.0 if row is None else row
+    return kept
 
 
 def _prefers_batches(outputs: Tensor) -> bool:
@@ -124,13 +159,11 @@ def _prefers_batches(outputs: Tensor) -> bool:
 _BEFORE = "ask for `variance` or `covariance` of the result before `backward()` and `step()`"
 
 
-def pulled(
-    outputs: Tensor, edges: Sequence[Any], cotangent: Tensor, tracked: bool = False, is_grads_batched: bool = False
-) -> Sequence[Any]:
+def pulled(outputs: Tensor, edges: Sequence[Any], cotangent: Tensor, tracked: bool = False) -> Sequence[Any]:
     """Run one backward pass; say what to do if a model overwrites what its derivative needs."""
     options = {"retain_graph": True, "create_graph": tracked, "allow_unused": True}
     try:
-        return torch.autograd.grad(outputs, edges, cotangent, is_grads_batched=is_grads_batched, **options)
+        return torch.autograd.grad(outputs, edges, cotangent, **options)
     except RuntimeError as error:
         if "inplace operation" in str(error):
             raise RuntimeError(
@@ -149,23 +182,26 @@ def _stacked(rows: Sequence[Any]) -> Tensor | None:
     return torch.stack([torch.zeros_like(like) if row is None else row for row in rows])
 
 
-def _places(outputs: Tensor, moving: Sequence[tuple[Birth, Tensor]], variances: Tensor | None) -> list[Place]:
-    """Return where the items lie in each birth, by one further backward pass if there are several items."""
-    if len(outputs) == 1 or not moving:
-        return [whole(birth.shape) for birth, _ in moving]
-    weighing = Weighing(outputs, variances)
-    weighed = pulled(outputs, [birth.edge for birth, _ in moving], weighing.cotangent(outputs))
-    return weighing.places([(*each, by_weight) for each, by_weight in zip(moving, weighed, strict=True)])
-
-
 def _added(birth: Birth, place: Place, rows: Tensor) -> Tensor:
     """Return what a birth, split into items, adds to the covariance, from the slopes (units, *shape)."""
     total = rows.new_zeros(())
     for a, weight in birth.terms(rows):
         moves = place.items_first(a)
-        weighted = moves if weight is None else moves * place.items_first(weight.unsqueeze(0))
-        total = total + weighted @ moves.mT
+        total = total + _product(moves, None if weight is None else place.items_first(weight.unsqueeze(0)))
     return total
+
+
+def _product(moves: Tensor, weight: Tensor | None) -> Tensor:
+    r"""Return $\sum w\,aa^\top$ for each item, on a CPU for so few items at a time that products stay in the cache."""
+    if weight is None:
+        return moves @ moves.mT
+    items = max(1, _CACHE // max(1, moves[0].nbytes)) if moves.is_cpu else len(moves)
+    parts = [(some * of_each) @ some.mT for some, of_each in zip(moves.split(items), weight.split(items), strict=True)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+_CACHE = 1 << 22
+"""The bytes of a product that stay in a processor's cache."""
 
 
 def brought(inputs: Iterable[Any], items: int) -> Sources:

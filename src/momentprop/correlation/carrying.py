@@ -8,7 +8,6 @@ Where $f$ is nonlinear in several units, the average of $f(\mu \pm h)$ estimates
 independent units.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,11 +18,12 @@ from momentprop.correlation.pooling import variance_of_draws
 from momentprop.correlation.rests import of_shared_draw, rest
 from momentprop.dispatch import Call, Kind, MissingRule
 from momentprop.dispatch.rule_table import apply, order_of
+from momentprop.torch_compat.functorch import vmapped
 
 LINEAR = (Kind.MOVES, Kind.LINEAR)
 
-MOST = 1 << 25
-"""The most elements of a value, over all its probes, to take at once."""
+MOST = {"cpu": 1 << 25, "cuda": 1 << 29}
+"""The most elements of a value, over all its probes, to take at once on a device; by default as on a CPU."""
 
 Normals = Callable[[Sequence[int], Tensor], Tensor]
 """Draws standard normal numbers of a shape, like a tensor."""
@@ -40,16 +40,19 @@ class Carried(NamedTuple):
 
 def over_probes(function: Callable[..., Any], *probes: Tensor) -> Any:
     """Apply a function to every probe, all at once where torch can."""
-    size = max(MOST // max(probes[0][0].numel(), 1), 1)
+    size = _together(probes[0])
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="There is a performance drop")
-            return torch.vmap(function, chunk_size=size if size < len(probes[0]) else None)(*probes)
+        return vmapped(function, *probes, chunk_size=size if size < len(probes[0]) else None)
     except (RuntimeError, ValueError, NotImplementedError):  # `vmap` does not support it
         found = [function(*each) for each in zip(*probes, strict=True)]
     if isinstance(found[0], Tensor):
         return torch.stack(found)
     return tuple(torch.stack(parts) if isinstance(parts[0], Tensor) else parts[0] for parts in zip(*found, strict=True))
+
+
+def _together(probes: Tensor) -> int:
+    """Return how many probes to take at once."""
+    return max(MOST.get(probes.device.type, MOST["cpu"]) // max(probes[0].numel(), 1), 1)
 
 
 def carried(call: Call, result: Any, probes: Sequence[Tensor], normals: Normals) -> Carried:
@@ -58,7 +61,10 @@ def carried(call: Call, result: Any, probes: Sequence[Tensor], normals: Normals)
     function = _of_one(call, result)
     if function is not None:
         base, of_element = function
-        return _centred(over_probes(lambda h: of_element(base.loc.detach() + h), base.probes))
+        mean = base.loc.detach()
+        parts = [of_element(mean + some) for some in base.probes.split(_together(base.probes))]
+        drawn = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return Carried(drawn - drawn.mean(0))
     if call.kind in LINEAR:
         return Carried(linearly(call, probes))
     if call.kind is Kind.NOISE:
@@ -100,10 +106,6 @@ def _of_one(call: Call, result: Any) -> tuple[Any, Callable[[Tensor], Tensor]] |
     if of_more is not None:
         return values[0], lambda x: of_more(x, *function.more)
     return None if function.plain is None else (values[0], function.plain)
-
-
-def _centred(drawn: Tensor) -> Carried:
-    return Carried(drawn - drawn.mean(0))
 
 
 def _multiplied(call: Call, means: Sequence[Tensor], probes: Sequence[Tensor]) -> Carried:

@@ -8,10 +8,14 @@ Bayes), where $\tau^2$ is its variance within the item minus the noise. The sums
 variance has no bias.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from momentprop.kernels.rows import along_rows
 
 
 def ratio(variance: Tensor, probes: Tensor, item: int | None, channels: Sequence[int]) -> Tensor:
@@ -33,16 +37,54 @@ def ratio(variance: Tensor, probes: Tensor, item: int | None, channels: Sequence
         return _over(squares.mean(0), variance)
     by_probe = _summed(squares, [dim + 1 for dim in positions])
     total, expected = by_probe.mean(0), _summed(variance, positions)
-    found = _over(_summed(total, within), _summed(expected, within)).expand_as(variance)
-    if kept:
-        many = torch.Size([variance.shape[dim] for dim in positions]).numel()
-        shape = _shape_of(by_probe, within).clamp(freedom, freedom * max(many, 1))
-        so_far = found.amax(positions, keepdim=True) if positions else found
-        found = found * _shrunk(total, expected, so_far, shape, within, within)
-    if positions:
-        shape = torch.full_like(_summed(variance, within), freedom)
-        found = found * _shrunk(squares.mean(0), variance, found, shape, within, positions)
-    return found
+    many = torch.Size([variance.shape[dim] for dim in positions]).numel()
+    rows = [_in_rows(each, item) for each in (total, expected, variance_of_draws(by_probe, total))]
+    most = rows[0].new_full((1, 1), freedom * max(many, 1))
+    kernel, otherwise = (functools.partial(_of_channels, len(probes), each) for each in (_trigamma, _TRIGAMMA))
+    (found,) = along_rows(kernel, *rows, most, results=(True,), otherwise=otherwise)
+    found = _from_rows(found, total.shape, item)
+    return found * _of_units(squares.mean(0), variance * found, freedom, within, positions) if positions else found
+
+
+def _in_rows(x: Tensor, item: int | None) -> Tensor:
+    """Return a tensor as (items, units)."""
+    return x.reshape(1, -1) if item is None else x.movedim(item, 0).flatten(1)
+
+
+def _from_rows(rows: Tensor, shape: torch.Size, item: int | None) -> Tensor:
+    """Return rows in the shape that they were made from."""
+    if item is None:
+        return rows.reshape(shape)
+    return rows.reshape(shape[item], *shape[:item], *shape[item + 1 :]).movedim(0, item)
+
+
+def _of_channels(
+    count: int,
+    trigamma: Callable[[Tensor], Tensor],
+    total: Tensor,
+    expected: Tensor,
+    spread: Tensor,
+    most: Tensor,
+) -> tuple[Tensor]:
+    """Return the factors for an item's channels, from their sums and the variance of these sums over the probes.
+
+    Half the degrees of freedom of a sum of squares is 1 / (relative variance of its mean over the probes).
+    """
+    known = total > 0
+    relative = _sum(torch.where(known, _over(spread, total.square()), 0.0)) / _sum(known.to(total.dtype)).clamp(min=1.0)
+    shape = torch.minimum((count / relative.clamp(min=torch.finfo(total.dtype).tiny)).clamp(min=count / 2), most)
+    whole = _over(_sum(total), _sum(expected))
+    expected = expected * whole
+    factor = _shrunk(total, expected, trigamma(shape), _sum)
+    return (whole * factor * _over(_sum(expected), _sum(expected * factor)),)
+
+
+def _of_units(
+    seen: Tensor, expected: Tensor, freedom: float, within: Sequence[int], positions: Sequence[int]
+) -> Tensor:
+    """Return the factors for an item's units; the sums over a channel's positions stay as they are."""
+    factor: Tensor = _shrunk(seen, expected, _noise_of_one(freedom), lambda x: _summed(x, within))
+    return factor.mul_(_over(_summed(expected, positions), _summed(expected * factor, positions)))
 
 
 def shrunk(shift: Tensor, noise: Tensor, variance: Tensor, item: int | None) -> Tensor:
@@ -55,31 +97,38 @@ def shrunk(shift: Tensor, noise: Tensor, variance: Tensor, item: int | None) -> 
     return shift * (1 - share).clamp(min=0.0)
 
 
-def _shrunk(
-    seen: Tensor, expected: Tensor, so_far: Tensor, shape: Tensor, within: Sequence[int], group: Sequence[int]
-) -> Tensor:
-    """Return factors for parts of an item that leave the sums over a group of parts unchanged."""
-    expected = expected * so_far
-    known = (seen > 0) & (expected > 0)
-    logs = torch.where(known, seen, 1.0).log() - torch.where(known, expected, 1.0).log()
-    count = _summed(known, within).clamp(min=1)
-    centre = _summed(torch.where(known, logs, 0.0), within) / count
-    apart = torch.where(known, logs - centre, 0.0)
-    noise = torch.polygamma(1, shape)
-    spread = (_summed(apart.square(), within) / (count - 1).clamp(min=1) - noise).clamp(min=0.0)
-    factor: Tensor = (apart * spread / (spread + noise)).clamp(-10.0, 10.0).exp()
-    return factor * _over(_summed(expected, group), _summed(expected * factor, group))
+def _shrunk(seen: Tensor, expected: Tensor, noise: Any, summed: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return factors for the parts of an item, from their ratios, whose logarithms have a known noise."""
+    known = torch.minimum(seen, expected) > 0
+    logs = torch.where(known, seen.log() - expected.log(), 0.0)
+    count = summed(known.to(seen.dtype))
+    apart = torch.where(known, logs - summed(logs) / count.clamp(min=1.0), 0.0)
+    spread = (summed(apart.square()) / (count - 1).clamp(min=1.0) - noise).clamp(min=0.0)
+    factor: Tensor = (apart * (spread / (spread + noise))).clamp(-10.0, 10.0).exp()
+    return factor
 
 
-def _shape_of(by_probe: Tensor, within: Sequence[int]) -> Tensor:
-    """Return half the degrees of freedom of sums of squares: 1 / (relative variance of their mean over the probes)."""
-    mean = by_probe.mean(0)
-    relative = _over(variance_of_draws(by_probe, mean), mean.square())
-    known = mean > 0
-    count = _summed(known, within).clamp(min=1)
-    relative = _summed(torch.where(known, relative, 0.0), within) / count
-    found: Tensor = len(by_probe) / relative.clamp(min=torch.finfo(relative.dtype).tiny)
-    return found
+def _trigamma(x: Tensor) -> Tensor:
+    r"""Return $\psi'(x)$ for $x \ge \frac12$ in a program: by $\psi'(x + 1) = \psi'(x) - x^{-2}$ and a series."""
+    total = torch.zeros_like(x)
+    for step in range(_STEPS):
+        total = total + (x + step).square().reciprocal()
+    inverse = (x + _STEPS).reciprocal()
+    square, series = inverse.square(), torch.zeros_like(x)
+    for number in reversed(_BERNOULLI):
+        series = (series + number) * square
+    return total + inverse * (1 + inverse / 2 + series)
+
+
+_TRIGAMMA = functools.partial(torch.polygamma, 1)
+_STEPS = 8
+_BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730)
+
+
+@functools.cache
+def _noise_of_one(freedom: float) -> float:
+    """Return the variance of the logarithm of one unit's mean square."""
+    return float(_trigamma(torch.tensor(freedom, dtype=torch.float64)))
 
 
 def variance_of_draws(draws: Tensor, mean: Tensor) -> Tensor:
@@ -91,7 +140,10 @@ def _summed(x: Tensor, dims: Sequence[int]) -> Tensor:
     return x.sum(list(dims), keepdim=True) if dims else x
 
 
+def _sum(x: Tensor) -> Tensor:
+    return x.sum(-1, keepdim=True)
+
+
 def _over(one: Tensor, other: Tensor) -> Tensor:
     """Return a ratio, with one for zero over zero."""
-    some = other > 0
-    return torch.where(some, one / torch.where(some, other, 1.0), 1.0)
+    return torch.where(other > 0, one / other, 1.0)

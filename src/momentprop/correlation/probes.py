@@ -18,6 +18,7 @@ from momentprop.correlation.carrying import LINEAR, Carried, carried, several
 from momentprop.correlation.draws import Draws
 from momentprop.correlation.following import Following
 from momentprop.correlation.layout import Layout, is_settled, mixes
+from momentprop.correlation.slopes import slope_of
 from momentprop.dispatch import Call, Kind
 from momentprop.dispatch.context import Watcher
 from momentprop.rules.attention.notes import note_with
@@ -129,11 +130,19 @@ def _rests(call: Call, result: Probed, probes: Tensor) -> Tensor:
     if len({id(each) for each in call.values}) > 1:
         origin: Any = result.origin
         value, loc = origin[0].base, origin[0].loc
-    if not loc.requires_grad or not result.loc.requires_grad:
+    slope = _slope(result.loc, loc)
+    if slope is None:
         return probes - probes.mean(0)
-    ones = torch.ones_like(result.loc)
-    found: Any = torch.autograd.grad(result.loc, loc, ones, retain_graph=True, allow_unused=True)
-    if found[0] is None:
-        return probes - probes.mean(0)
-    rests = torch.addcmul(probes, found[0], value.probes, value=-1.0)
+    rests = torch.addcmul(probes, slope, value.probes, value=-1.0)
     return rests.sub_(rests.mean(0))
+
+
+def _slope(result: Tensor, source: Tensor) -> Tensor | None:
+    """Return the derivative of each element of a result by the source's element; None if it does not move with it."""
+    if not source.requires_grad or not result.requires_grad:
+        return None
+    known = slope_of(result, source)
+    if known is not None:
+        return known
+    found: Any = torch.autograd.grad(result, source, torch.ones_like(result), retain_graph=True, allow_unused=True)
+    return found[0]  # type: ignore[no-any-return]

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
 from momentprop.codegen.formula import Unprintable, record
 from momentprop.codegen.identity import Unidentified, identity_of
@@ -115,6 +116,22 @@ def certain_of(plain: Callable[[Tensor], Tensor], mean: Tensor) -> Tensor:
         return plain(mean.detach())
 
 
+def built_slope(result: Tensor, source: Tensor) -> Tensor | None:
+    """Return the derivative of a program's mean by the input's mean, without the work of a backward pass of torch.
+
+    Return None if no program has made the mean directly from this input.
+    """
+    node: Any = result.grad_fn
+    if result.output_nr or not getattr(node, "is_of_elements", False) or not source.requires_grad:
+        return None
+    if node.next_functions[0] != tuple(get_gradient_edge(source)[:2]):
+        return None
+    with torch.no_grad():
+        ones, zeros = torch.ones_like(result), torch.zeros_like(result)
+        slope: Tensor = node.program.backward(*aligned((*node.saved_tensors, ones, zeros)))[0]
+    return slope
+
+
 class _Built(torch.autograd.Function):
     """Runs a program; saves only its inputs."""
 
@@ -122,7 +139,7 @@ class _Built(torch.autograd.Function):
     def forward(
         ctx: Any, program: Program, kernel: Kernel, plain: Callable[[Tensor], Tensor] | None, *inputs: Tensor
     ) -> tuple[Tensor, Tensor]:
-        ctx.program = program
+        ctx.program, ctx.is_of_elements = program, True
         ctx.kernel = kernel if plain is None else at_finite_means(kernel)
         arity = len(inputs) - program.takes_certain
         ctx.save_for_backward(*inputs[:arity])

@@ -1,11 +1,14 @@
-"""Tells whether transforms of `torch.func` or forward-mode derivatives are running.
+"""Runs `vmap`, and tells whether transforms of `torch.func` or forward-mode derivatives are running.
 
 Under them a tensor has no data to look at, and kernels must go through an autograd function. Torch has no public way to
 ask. If a name is gone, we assume the worst: a transform is running.
 """
 
+import warnings
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -40,6 +43,13 @@ _functorch = known(
 _has_level = known(
     "torch.autograd.forward_ad._current_level", otherwise=None, loses="inference is slower, as if under forward mode"
 )
+
+
+def vmapped(function: Callable[..., Any], *inputs: Tensor, chunk_size: int | None = None) -> Any:
+    """Run `torch.vmap`, silent about operations that it does one by one."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        return torch.vmap(function, chunk_size=chunk_size)(*inputs)
 
 
 def is_wrapped(tensor: Tensor) -> bool:

@@ -297,7 +297,7 @@ def test_probes_that_cannot_travel_are_refused() -> None:
     x = _inputs(2, 3)
     with pytest.raises(ValueError, match="at least 2"):
         momentprop.propagate(torch.relu, x, input_variance=0.1, probes=1)
-    with pytest.raises(ValueError, match="not beside Logistic"):
+    with pytest.raises(ValueError, match="not with Logistic values"):
         momentprop.propagate(torch.relu, x, input_variance=0.1, family="logistic", probes=8)
     with pytest.raises(ValueError, match="method='linear'"):
         momentprop.propagate(torch.relu, x, input_variance=0.1, method="linear", probes=8)

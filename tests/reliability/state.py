@@ -139,7 +139,7 @@ def draws_kept_as_constants() -> str:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             propagate(model, torch.ones(3), input_variance=0.1, covariance=False)
-        assert any(f"by {name!r}" in str(each.message) for each in said), name
+        assert any(f"with {name!r}" in str(each.message) for each in said), name
     return f"{len(draws)} of {len(draws)} sources are named in a warning"
 
 

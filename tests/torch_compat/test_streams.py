@@ -1,25 +1,15 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from momentprop.torch_compat import UnknownTorchWarning, guard
 from momentprop.torch_compat.streams import stream_of
 
 
-@pytest.fixture(autouse=True)
-def _asked_anew() -> None:
-    stream_of.cache_clear()
-
-
 def test_without_the_private_name_the_public_way_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stream:
-        cuda_stream = 17
-
-    monkeypatch.setattr(guard, "_at", lambda path: None)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
-    with pytest.warns(UnknownTorchWarning, match="small operations on a GPU are slower"):
-        assert stream_of()(0) == 17
-    assert stream_of()(0) == 17  # and warns once
-    stream_of.cache_clear()
+    monkeypatch.delattr(torch._C, "_cuda_getCurrentRawStream", raising=False)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=17 + device))
+    assert stream_of()(1) == 18
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

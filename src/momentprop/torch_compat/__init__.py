@@ -22,6 +22,7 @@ that. If a version of torch lacks a name, `guard` warns once about what is lost,
 | `pytrees`, `own_pytrees` | `torch.utils._pytree` | values are pytrees, and torch's pytree registry is private |
 | `replica` | `_parameters`, `_buffers`, `_modules`, hooks of `nn.Module` | a pass runs on modules of its own |
 | `scripts` | `torch.jit.ScriptFunction`, `torch._C.ScriptMethod` | scripted code takes only tensors |
+| `streams` | `_cuda_getCurrentRawStream` of `torch._C` | the public way to a stream makes an object for every launch |
 | `tensors` | `Tensor._version` | nothing public tells whether a tensor was written to |
 | `tracing` | `make_fx` of `torch.fx.experimental` | `torch.export` records no derivatives taken inside |
 | `lifted` | `torch.ops.aten`, under `vmap` | `vmap` fixes the number of items in a few operations |

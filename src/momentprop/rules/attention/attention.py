@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from momentprop.codegen.contraction import product
 from momentprop.dispatch import Call, rule
 from momentprop.dispatch.composites import OPENED
 from momentprop.dispatch.registry import composite, mixing, plain
@@ -59,19 +60,23 @@ def scaled_dot_product_attention(
 
     def kernel(
         query: Tensor,
+        query_variance: Tensor | None,
         key: Tensor,
+        key_variance: Tensor | None,
         value: Tensor,
         value_variance: Tensor | None,
         mask: Tensor | None,
         mask_variance: Tensor | None,
-        **spread: Any,
     ) -> Moments:
-        mean = gain * query @ key.mT
-        scores = kernels.scores(mean if mask is None else mean + mask, query=query, key=key, gain=gain, **spread)
+        query = gain * query
+        if query_variance is not None:
+            query_variance = gain * gain * query_variance.contiguous()
+        mean = product(query, key.mT)
+        scores = kernels.scores(mean if mask is None else mean + mask, query, query_variance, key, key_variance)
         if mask_variance is not None:
             own = mask_variance.expand_as(mean)
             scores = scores._replace(private=own if scores.private is None else scores.private + own)
-        return Moments(*kernels.mixture(scores, kernels.weights(scores), value, value_variance, dropout_p))
+        return Moments(*kernels.mixture(scores, None, value, value_variance, dropout_p))
 
     some = some_value(query, key, value, attn_mask)
     half = some.dtype in (torch.float16, torch.bfloat16)

@@ -7,7 +7,8 @@ scores, adding a mask and any other elementwise operation in between, as in `val
 conversions of the weights keep it too. All other operations drop it, including in-place ones.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -102,13 +103,14 @@ def scores_of(value: Normal, dtype: torch.dtype) -> Scores:
     mean = value.loc.to(dtype)
     if not isinstance(product, Product) or not product.is_current or value.ndim < 2:
         return Scores(mean, value.variance.to(dtype))
-    gain: Tensor | float = product.gain
+    query, spread, factor = product.query.to(dtype), product.query_variance.to(dtype), product.gain
+    if factor != 1:
+        query, spread = factor * query, factor * factor * spread
+    gain = None
     if origin.operations > 0:
-        gain = gain * slope(lambda x: origin.function(x, *origin.parameters), origin.loc).to(dtype)
+        gain = slope(lambda x: origin.function(x, *origin.parameters), origin.loc).to(dtype)
     key_variance = None if product.key_variance is None else product.key_variance.mT.to(dtype)
-    return scores(
-        mean, product.query.to(dtype), product.query_variance.to(dtype), product.key.mT.to(dtype), key_variance, gain
-    )
+    return scores(mean, query, spread, product.key.mT.to(dtype), key_variance, gain).whole()
 
 
 def weights_of(scores: Scores) -> tuple[Tensor, Tensor]:
@@ -164,8 +166,12 @@ def in_pieces(kernel: Callable[..., Moments], given: dict[str, Any], dtype: torc
 
     Half precision and autocast are off inside, because variances are sums of terms that nearly cancel.
     """
-    tensors = {name: part.to(dtype) for name, part in given.items() if isinstance(part, Tensor)}
-    others = {name: part for name, part in given.items() if not isinstance(part, Tensor)}
+    tensors, others = {}, {}
+    for name, part in given.items():
+        if not isinstance(part, Tensor):
+            others[name] = part
+        else:
+            tensors[name] = part if part.dtype is dtype else part.to(dtype)
     device = tensors["value"].device.type
 
     def run(*parts: Tensor) -> Moments:
@@ -175,10 +181,23 @@ def in_pieces(kernel: Callable[..., Moments], given: dict[str, Any], dtype: torc
         with torch.autocast(device, enabled=False):
             return kernel(**named, **others)
 
-    pieces = [tuple(tensors.values())] if torch.compiler.is_compiling() else _pieces(tensors)
-    kept = not torch.compiler.is_compiling() and takes_room(lambda: _BYTES * _scores(tensors))
-    found = [run(*piece)[:2] if kept else differentiable(run, *piece) for piece in pieces]
+    if torch.compiler.is_compiling():
+        mean, variance = differentiable(run, *tensors.values())
+        return mean, variance
+    kept = takes_room(lambda: _BYTES * _scores(tensors))
+    found = [_in_lanes(run if kept else partial(differentiable, run), piece) for piece in _pieces(tensors)]
     return found[0] if len(found) == 1 else (torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found]))
+
+
+def _in_lanes(kernel: Callable[..., Sequence[Tensor]], parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Run an attention kernel with one dimension for all leading ones, if these are alike: products then start less."""
+    leading = {part.shape[:-2] for part in parts if part.ndim > 2}
+    lanes = next(iter(leading), ())
+    if len(leading) != 1 or len(lanes) == 1:
+        mean, variance = kernel(*parts)[:2]
+        return mean, variance
+    mean, variance = kernel(*(part.flatten(0, -3) if part.ndim > 2 else part for part in parts))[:2]
+    return mean.view(*lanes, *mean.shape[-2:]), variance.view(*lanes, *mean.shape[-2:])
 
 
 def _scores(tensors: dict[str, Tensor], least: int = 0) -> int:

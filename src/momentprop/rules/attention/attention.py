@@ -108,14 +108,51 @@ def scaled_dot_product_attention_mean(
 
 @composite("multi_head_attention_forward", on=Value, positional=True)
 def multi_head_attention_forward(*args: Any, **kwargs: Any) -> tuple[Normal, Normal | None]:
-    r"""Multi-head attention: runs torch's own function with values.
+    r"""Multi-head attention: runs torch's own function with values, or does the same in fewer steps.
 
     Query, key and value are projections of the same tokens, but the rule assumes that they are independent.
 
     Error: as `scaled_dot_product_attention`
     Source: `torch.nn.functional.multi_head_attention_forward`
     """
-    return OPENED["multi_head_attention_forward"](*args, **kwargs)  # type: ignore[no-any-return]
+    found = _of_itself(*args, **kwargs)
+    return OPENED["multi_head_attention_forward"](*args, **kwargs) if found is None else (found, None)
+
+
+def _of_itself(
+    query: Any,
+    key: Any,
+    value: Any,
+    size: int,
+    heads: int,
+    weight: Any,
+    bias: Any,
+    bias_k: Any,
+    bias_v: Any,
+    add_zero_attn: bool,
+    dropout: float,
+    out_weight: Any,
+    out_bias: Any,
+    training: bool = True,
+    key_padding_mask: Any = None,
+    need_weights: bool = True,
+    attn_mask: Any = None,
+    use_separate_proj_weight: bool = False,
+    is_causal: bool = False,
+    **others: Any,
+) -> Any:
+    """Return the attention of a batch of tokens to themselves, or None where more is asked for."""
+    more = need_weights or add_zero_attn or use_separate_proj_weight or is_causal
+    given = (key_padding_mask, attn_mask, bias_k, bias_v, others.get("static_k"), others.get("static_v"))
+    if more or query is not key or key is not value or any([part is not None for part in given]):  # noqa: C419
+        return None
+    if query.ndim != 3 or query.shape[-1] != size or size % heads:
+        return None
+    tokens = F.linear(query, weight, bias).unflatten(-1, (3, heads, size // heads))  # tokens, batch, part, head, ...
+    found = F.scaled_dot_product_attention(
+        *tokens.permute(2, 1, 3, 0, 4).contiguous().unbind(0), dropout_p=dropout if training else 0.0
+    )
+    return F.linear(found.permute(2, 0, 1, 3).flatten(2), out_weight, out_bias)
 
 
 @rule("multi_head_attention_forward", on=Mean)

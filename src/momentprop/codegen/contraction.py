@@ -12,14 +12,18 @@ from torch import Tensor
 
 def product(left: Tensor, right: Tensor, summand: Tensor | None = None) -> Tensor:
     """Return a matrix product, plus a summand: one operation of torch for three dimensions, where `@` takes six."""
-    if left.ndim == right.ndim == 3 and len(left) == len(right):
+    if left.ndim == right.ndim == 3 and left.shape[0] == right.shape[0]:
         return torch.bmm(left, right) if summand is None else torch.baddbmm(summand, left, right)
     return left @ right if summand is None else summand + left @ right
 
 
 def contracted(weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """Return the contraction, of shape `(..., queries, left features, right features)`."""
-    return product(weights, _pairs(left, right)).unflatten(-1, (left.shape[-1], right.shape[-1]))
+    return _by_features(product(weights, _pairs(left, right)), left, right)
+
+
+def _by_features(product: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    return product.view(*product.shape[:-1], left.shape[-1], right.shape[-1])
 
 
 def _pairs(left: Tensor, right: Tensor) -> Tensor:
@@ -42,10 +46,9 @@ def pulled_back(
 ) -> list[Tensor]:
     """Return the gradients by the factors of a contraction and by other tensors, from a pullback of the contraction."""
     pairs = _pairs(left, right)
-    sizes = left.shape[-1], right.shape[-1]
-    whole, *others = backward(product(weights, pairs).unflatten(-1, sizes), *more)
+    whole, *others = backward(_by_features(product(weights, pairs), left, right), *more)
     whole = whole.flatten(-2)
-    by_pairs = product(weights.mT, whole).unflatten(-1, sizes)
+    by_pairs = _by_features(product(weights.mT, whole), left, right)
     own = [product(whole, pairs.mT), _along(by_pairs, right), _along(by_pairs.mT, left)]
     return own + [
         grad if grad.shape == x.shape else grad.sum_to_size(x.shape) for grad, x in zip(others, more, strict=False)

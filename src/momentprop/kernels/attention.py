@@ -125,14 +125,14 @@ def weights(scores: Scores) -> Weights:
 
 def _probabilities(is_private: bool, mean: Tensor, *noise: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the weights for one or two kinds of noise, the first of which `is_private`."""
-    noise = _settled(is_private, mean, noise)
-    mean, variance, absent = present(mean, _added(noise))
+    parts = _settled(is_private, mean, noise)
+    mean, variance, absent = present(mean, _added(parts))
     gap, spread = against_rivals(mean, variance, absent)
     far = 100 + spread
     gap = torch.clamp(gap, -far, far)  # nothing changes beyond
     first, slope, excess = _logistic(gap, spread)
 
-    tilt = 0.5 * variance - _softmax(mean) * noise[0] if is_private else 0.5 * variance
+    tilt = 0.5 * variance - _softmax(mean) * parts[0] if is_private else 0.5 * variance
     typical = _sum(torch.softmax(0.5 * mean + 0.25 * variance, -1) * variance)  # of the keys with weight
     blend = step(typical / _NEAR)
     average = torch.where(absent, 0.0, blend * (first / (1 + excess)) + (1 - blend) * _softmax(mean + tilt))
@@ -211,7 +211,7 @@ def _total(*given: Tensor, kinds: str) -> tuple[Tensor, Tensor]:
     middle = top - deviation
     variance: Any = 0.0
     if private:
-        variance = _about(middle, deviation, *private, next(parts), next(parts))
+        variance = _about(middle, deviation, private[0], private[1], next(parts), next(parts))
     if along:
         variance = variance + next(parts) * along[0]
     # Jensen: at most the variance of one value, drawn by the weights

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from momentprop.codegen.layout import in_rows, widths
 from momentprop.codegen.programs import Functions, Program, program_for
 from momentprop.kernels.derivatives import apart, gradients, is_transformed, pullback
 
-Runs = Functions | Program
 RowKernel = Callable[..., Any]  # a sequence of tensors, or `Moments`, whose partial derivatives are left out
 
 
@@ -58,6 +57,18 @@ def _program_of_pullback(kernel: RowKernel, inputs: Sequence[Tensor], results: t
     return program_for(key, inputs, partial(_functions_of_pullback, kernel, wide, results), row)
 
 
+class Runs(Protocol):
+    """What computes a kernel and its pullback, such as a program."""
+
+    @property
+    def forward(self) -> Callable[..., Sequence[Tensor]]:
+        """The results, from the inputs."""
+
+    @property
+    def backward(self) -> Callable[..., Sequence[Tensor]]:
+        """The gradients by the inputs, from these and the gradients by the results."""
+
+
 class BuiltRows(torch.autograd.Function):
     """Runs a program; saves only its inputs. `results` is None for a program of factors.
 
@@ -83,25 +94,25 @@ class BuiltRows(torch.autograd.Function):
         inputs, constants = ctx.saved_tensors, ctx.constants
         results = None if ctx.results is None else ctx.results[constants:]
         if constants:
-            grads = _with_zeros(grads[constants:], results, inputs)
+            grads = _with_zeros(grads[constants:], results or (), inputs)
         if torch.is_grad_enabled():  # a second derivative will be asked for
             return None, None, None, None, *_pulled_twice(varying(ctx.kernel, constants), results, inputs, grads)
         if is_transformed(grads):  # many gradients at once
             kernel, count = varying(ctx.kernel, constants), len(grads)
             pull = pullback(lambda *given: tuple(kernel(*given)[:count]), *inputs)[1]
             return None, None, None, None, *pull(grads)
-        grads = [grad if grad.is_contiguous() else in_rows(grad, grad.shape[:-1]) for grad in grads]
-        found = ctx.program.backward(*inputs, *grads)
+        rows = [grad if grad.is_contiguous() else in_rows(grad, grad.shape[:-1]) for grad in grads]
+        found = ctx.program.backward(*inputs, *rows)
         return None, None, None, None, *_summed(found, inputs)
 
 
-def _with_zeros(grads: Sequence[Tensor | None], wide: Sequence[bool], inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+def _with_zeros(grads: Sequence[Tensor | None], wide: Sequence[bool], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return gradients by results, zero where a result was not used."""
     first, row = inputs[0], widths(*[x.shape for x in inputs])[0]
-    return [
+    return tuple(
         first.new_zeros(*first.shape[:-1], row if each else 1) if grad is None else grad
         for grad, each in zip(grads, wide, strict=True)
-    ]
+    )
 
 
 def _pulled_twice(

@@ -24,7 +24,7 @@ from momentprop.torch_compat.plainly import runs_plainly
 
 _MOST_LENGTHS = 16  # row lengths for which a kernel is built: a text that grows by a word has a new length each time
 _ANY_LENGTH = 8
-_MOST_KEPT = 1 << 24  # elements of a contraction
+_MOST_KEPT = 1 << 23  # elements of a contraction
 _LENGTHS: Counter[Hashable] = Counter()
 _KNOWN: set[Hashable] = set()
 
@@ -64,18 +64,20 @@ def along_contraction(kernel: RowKernel, weights: Tensor, left: Tensor, right: T
     """
     factors, inputs = (weights, left, right), (weights, left, right, *others)
     if not runs_plainly():
-        return along_rows(kernel, contracted(*factors), *others, results=(False,))[0]  # type: ignore[no-any-return]
+        return along_rows(kernel, contracted(*factors), *others, results=(False,))[0]
     lanes = leading_shape(*[x.shape[:-1] for x in factors], *[x.shape[:-2] for x in others])
     row, row_by_row, program = right.shape[-1], _row_by_row(weights), None
     wide = (True, *[x.shape[-1] == row for x in others])
+    queries = torch.Size((*lanes, weights.shape[-2]))
     given = [x if x.shape[:-2] == lanes else x.expand(*lanes, *x.shape[-2:]) for x in factors]
-    lanes = (*lanes, weights.shape[-2])
-    given += [x if x.shape[:-2] == lanes else x.expand(*lanes, *x.shape[-2:]) for x in others]
+    given += [x if x.shape[:-2] == queries else x.expand(*queries, *x.shape[-2:]) for x in others]
     given = [x if x.is_contiguous() else x.contiguous() for x in given]
     if may_be_built(inputs):
         program = _program_of(kernel, given, row, wide, (False,), contracted=row_by_row)
-    run: Runs = program if program is not None and row_by_row else InPieces(kernel, wide, program)
-    if requires_grad(inputs):
+    differentiated = requires_grad(inputs)
+    most = _MOST_KEPT * (2 if differentiated else 1)
+    run: Runs = program if program is not None and row_by_row else InPieces(kernel, wide, program, most)
+    if differentiated:
         return BuiltRows.apply(run, of_factors(kernel), None, 0, *given)[0]  # type: ignore[no-untyped-call, no-any-return]
     return run.forward(*given)[0]
 
@@ -88,17 +90,18 @@ def _row_by_row(weights: Tensor) -> bool:
 class InPieces:
     """Runs the program of a kernel, or without one its formula, on contractions held in memory for a few lanes."""
 
-    def __init__(self, kernel: RowKernel, wide: tuple[bool, ...], program: Program | None) -> None:
+    def __init__(self, kernel: RowKernel, wide: tuple[bool, ...], program: Program | None, most: int) -> None:
         self.run: Runs = functions_of(kernel, wide, (False,)) if program is None else program
+        self.most = most  # elements of a contraction
 
     def forward(self, *given: Tensor) -> list[Tensor]:
         """Return the kernel's result."""
-        found = [self.run.forward(contracted(*piece[:3]), *piece[3:])[0] for piece in _pieces(given)]
+        found = [self.run.forward(contracted(*piece[:3]), *piece[3:])[0] for piece in _pieces(given, self.most)]
         return [found[0] if len(found) == 1 else torch.cat(found)]
 
     def backward(self, *given: Tensor) -> list[Tensor]:
         """Return the gradients by the factors and by the others, from these and from that by the result."""
-        found = [pulled_back(self._pulled, *piece) for piece in _pieces(given)]
+        found = [pulled_back(self._pulled, *piece) for piece in _pieces(given, self.most)]
         return found[0] if len(found) == 1 else [torch.cat(parts) for parts in zip(*found, strict=True)]
 
     def _pulled(self, *given: Tensor) -> Sequence[Tensor]:
@@ -109,13 +112,13 @@ class InPieces:
             return self.run.backward(*(x.detach().requires_grad_() for x in inputs), grad)
 
 
-def _pieces(given: Sequence[Tensor]) -> list[Sequence[Tensor]]:
-    """Cut factors of contractions and other tensors into pieces of a few lanes."""
+def _pieces(given: Sequence[Tensor], most: int) -> list[Sequence[Tensor]]:
+    """Cut factors of contractions of at most so many elements, and other tensors, into pieces of a few lanes."""
     weights, left, right = given[:3]
     count = weights.shape[:-1].numel() * left.shape[-1] * right.shape[-1]
-    if count <= _MOST_KEPT or weights.ndim < 3:
+    if count <= most or weights.ndim < 3:
         return [given]
-    size = max(1, len(weights) * _MOST_KEPT // count)
+    size = max(1, len(weights) * most // count)
     return list(zip(*(x.split(size) for x in given), strict=True))
 
 

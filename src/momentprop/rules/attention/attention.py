@@ -148,11 +148,13 @@ def _of_itself(
         return None
     if query.ndim != 3 or query.shape[-1] != size or size % heads:
         return None
-    tokens = F.linear(query, weight, bias).unflatten(-1, (3, heads, size // heads))  # tokens, batch, part, head, ...
-    found = F.scaled_dot_product_attention(
-        *tokens.permute(2, 1, 3, 0, 4).contiguous().unbind(0), dropout_p=dropout if training else 0.0
-    )
-    return F.linear(found.permute(2, 0, 1, 3).flatten(2), out_weight, out_bias)
+    stride = (query if isinstance(query, Tensor) else query.leading).stride()
+    by_tokens = stride[0] >= stride[1]  # what lies in memory as a batch stays one
+    each = F.linear(query if by_tokens else query.transpose(0, 1), weight, bias).unflatten(-1, (3, heads, -1))
+    q, k, v = each.permute(2, int(by_tokens), 3, int(not by_tokens), 4).contiguous().unbind(0)
+    found = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout if training else 0.0)
+    found = F.linear(found.permute((2, 0, 1, 3) if by_tokens else (0, 2, 1, 3)).flatten(2), out_weight, out_bias)
+    return found if by_tokens else found.transpose(0, 1)
 
 
 @rule("multi_head_attention_forward", on=Mean)

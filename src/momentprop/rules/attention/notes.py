@@ -20,6 +20,7 @@ from momentprop.kernels.fuse import differentiable
 from momentprop.kernels.kept import takes_room
 from momentprop.kernels.moments import Moments
 from momentprop.kernels.slope import slope
+from momentprop.torch_compat.plainly import runs_plainly
 from momentprop.values import Independent, Normal
 from momentprop.values.moments import is_random, mean_of, variance_of
 from momentprop.values.origin import writes_to
@@ -120,7 +121,7 @@ def weights_of(scores: Scores) -> tuple[Tensor, Tensor]:
         return Moments(*weights(Scores(mean, private, shared)))
 
     given = (scores.mean, scores.shared, scores.private)
-    return differentiable(kernel, *(part for part in given if part is not None))
+    return differentiable(kernel, *(part for part in given if isinstance(part, Tensor)))
 
 
 def note_softmax(result: Normal, scores: Scores) -> Normal:
@@ -185,11 +186,12 @@ def in_pieces(kernel: Callable[..., Moments], given: dict[str, Any], dtype: torc
         mean, variance = differentiable(run, *tensors.values())
         return mean, variance
     kept = takes_room(lambda: _BYTES * _scores(tensors))
-    found = [_in_lanes(run if kept else partial(differentiable, run), piece) for piece in _pieces(tensors)]
+    running: Callable[..., Any] = run if kept else partial(differentiable, run)
+    found = [_in_lanes(running, piece) for piece in _pieces(tensors)]
     return found[0] if len(found) == 1 else (torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found]))
 
 
-def _in_lanes(kernel: Callable[..., Sequence[Tensor]], parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _in_lanes(kernel: Callable[..., Any], parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Run an attention kernel with one dimension for all leading ones, if these are alike: products then start less."""
     leading = {part.shape[:-2] for part in parts if part.ndim > 2}
     lanes = next(iter(leading), ())
@@ -214,7 +216,7 @@ def _pieces(tensors: dict[str, Tensor]) -> list[tuple[Tensor, ...]]:
     most, least = _MOST.get(tensors["value"].device.type), 0
     if most is None:
         most = _MOST_ELSEWHERE
-        if "query_variance" in tensors and requires_grad(parts):  # the derivatives compute the contraction again
+        if "query_variance" in tensors and requires_grad(parts) and not runs_plainly():  # it keeps the contraction
             least = tensors["value"].shape[-1] * tensors["query_variance"].shape[-1]
     size = batch * most // max(_scores(tensors, least), 1)
     if dims < 3 or size >= batch:

@@ -6,6 +6,7 @@ it runs as written, on tensors that broadcast.
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -42,7 +43,7 @@ def along_rows(
     itself.
     """
     if is_traced(inputs[0]):
-        name = _operator(kernel, tuple(x.shape[-1] != 1 for x in inputs), tuple(results))
+        name = _operator(kernel, tuple(x.shape[-1] != 1 for x in inputs), tuple(results), constants)
         if name is not None:
             found = operated(name, inputs, results)
             return [*(x.detach() for x in found[:constants]), *found[constants:]] if constants else found
@@ -123,13 +124,14 @@ def _pieces(given: Sequence[Tensor], most: int) -> list[Sequence[Tensor]]:
 
 
 @constant
-def _operator(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...]) -> str | None:
+def _operator(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...], constants: int) -> str | None:
     """Return the name of the operator that runs a kernel, or None where it cannot be built, whatever the length."""
     try:
         record(functions_of(kernel, wide, results).forward, wide, torch.float32, _ANY_LENGTH)
     except Unprintable:
         return None
-    return registered(kernel, lambda *inputs: along_rows(kernel, *inputs, results=results)[: len(results)])
+    run = partial(along_rows, kernel, results=results, constants=constants)
+    return registered(kernel, lambda *inputs: run(*inputs)[: len(results)])
 
 
 def _program(kernel: RowKernel, inputs: Sequence[Tensor], results: Sequence[bool], constants: int) -> Program | None:
@@ -152,7 +154,7 @@ def _program_of(
     if row == 1 or any([x.dtype is not dtype or x.device != device for x in inputs]):  # noqa: C419
         return None
     try:
-        key = (identity_of(kernel), wide, contracted)
+        key = (identity_of(kernel), wide, contracted, constants)
     except Unidentified:
         return None
 

@@ -8,7 +8,6 @@ conversions of the weights keep it too. All other operations drop it, including 
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -186,20 +185,31 @@ def in_pieces(kernel: Callable[..., Moments], given: dict[str, Any], dtype: torc
         mean, variance = differentiable(run, *tensors.values())
         return mean, variance
     kept = takes_room(lambda: _BYTES * _scores(tensors))
-    running: Callable[..., Any] = run if kept else partial(differentiable, run)
-    found = [_in_lanes(running, piece) for piece in _pieces(tensors)]
+    found = [_in_lanes(run, kept, piece) for piece in _pieces(tensors)]
     return found[0] if len(found) == 1 else (torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found]))
 
 
-def _in_lanes(kernel: Callable[..., Any], parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Run an attention kernel with one dimension for all leading ones, if these are alike: products then start less."""
+def _in_lanes(kernel: Callable[..., Moments], kept: bool, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Run an attention kernel with one dimension for all leading ones, if these are alike: products then start less.
+
+    Where that takes copies, the kernel makes them itself, so that they are not saved.
+    """
     leading = {part.shape[:-2] for part in parts if part.ndim > 2}
-    lanes = next(iter(leading), ())
-    if len(leading) != 1 or len(lanes) == 1:
-        mean, variance = kernel(*parts)[:2]
-        return mean, variance
-    mean, variance = kernel(*(part.flatten(0, -3) if part.ndim > 2 else part for part in parts))[:2]
-    return mean.view(*lanes, *mean.shape[-2:]), variance.view(*lanes, *mean.shape[-2:])
+    lanes = next(iter(leading), torch.Size())
+    alike = len(leading) == 1 and len(lanes) > 1
+    inside = alike and not all([part.is_contiguous() for part in parts])  # noqa: C419 (a list is quicker)
+    if alike and not inside:
+        parts = _flat(parts)
+
+    def run(*given: Tensor) -> Moments:
+        return kernel(*_flat(given)) if inside else kernel(*given)
+
+    mean, variance = run(*parts)[:2] if kept else differentiable(run, *parts)
+    return (mean.view(*lanes, *mean.shape[-2:]), variance.view(*lanes, *mean.shape[-2:])) if alike else (mean, variance)
+
+
+def _flat(parts: Sequence[Tensor]) -> list[Tensor]:
+    return [part.flatten(0, -3) if part.ndim > 2 else part for part in parts]
 
 
 def _scores(tensors: dict[str, Tensor], least: int = 0) -> int:

@@ -134,3 +134,20 @@ def test_a_contraction_that_is_kept_is_made_in_pieces(monkeypatch):
     monkeypatch.setattr(rows, "contracted", lambda *parts: contractions.append(parts) or contracted(*parts))
     assert torch.equal(built(*given), whole)
     assert len(contractions) == 2
+
+
+@pytest.mark.parametrize("mode", ["wait", "eager"])
+def test_a_contraction_of_a_few_lanes_at_a_time_has_the_same_derivatives(monkeypatch, mode):
+    """What a GPU does: a program of rows, on contractions that are made again for the derivative."""
+    given = factors(4, 7, 5, 3)
+    wanted = with_slopes(plainly, given)
+    monkeypatch.setattr(rows, "_row_by_row", lambda weights: False)
+    monkeypatch.setattr(rows, "_MOST_KEPT", 50)
+    programs.set_mode(mode)
+    for ours, theirs in zip(with_slopes(built, given), wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
+    saved: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
+        built(*given)
+    assert max(saved) < contracted(*given[:3]).numel()
+    assert not programs.failures()

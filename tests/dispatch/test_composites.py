@@ -1,9 +1,11 @@
 """Functions of torch that call others: those that are opened run their body."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from momentprop import Normal
 from momentprop.dispatch.composites import OPENED, opened
 from tests.rules.attention.inputs import seeded
 
@@ -24,3 +26,19 @@ def test_opened_functions_run_their_body() -> None:
         strict=True,
     ):
         assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_attention_to_itself_is_that_of_the_body(batch_first: bool, bias: bool) -> None:
+    x = Normal(torch.randn(4, 3, 8, generator=seeded(0)), 0.1)
+    layer = nn.MultiheadAttention(8, 2, bias=bias, batch_first=batch_first)
+    whole, _ = layer(x, x, x, need_weights=False)
+    tokens = x.transpose(0, 1) if batch_first else x
+    parts = (layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.0, layer.out_proj.weight)
+    expected, _ = OPENED["multi_head_attention_forward"](
+        tokens, tokens, tokens, 8, 2, *parts, layer.out_proj.bias, need_weights=False
+    )
+    expected = expected.transpose(0, 1) if batch_first else expected
+    torch.testing.assert_close(whole.loc, expected.loc)
+    torch.testing.assert_close(whole.variance, expected.variance)

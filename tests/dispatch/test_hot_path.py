@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from momentprop import Mean, Normal, calibrate, calibrated, propagate
 from momentprop.codegen import programs
 from momentprop.correlation import adjoint
+from momentprop.kernels import rows
 from tests.codegen.conftest import building, folder, needs_compiler  # noqa: F401 (fixtures)
 
 _WEIGHT, _BIAS, _X = torch.randn(3, 3), torch.randn(3), torch.randn(2, 3)
@@ -136,13 +137,32 @@ def test_so_does_a_built_kernel(activation: Callable[..., Any], frames: int, bui
 
 
 @needs_compiler
-def test_attention_by_built_kernels_starts_few_operations(building: None) -> None:  # noqa: F811
+@pytest.mark.parametrize(("kept", "forward", "both"), [(False, 62, 288), (True, 67, 323)])
+def test_attention_by_built_kernels_starts_few_operations(
+    kept: bool,
+    forward: int,
+    both: int,
+    building: None,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A GPU keeps contractions. The backward pass runs the forward pass again."""
     programs.set_mode("wait")
-    query, key, value = (Normal(torch.randn(1, 2, 4, 4), 0.1) for _ in range(3))
+    monkeypatch.setattr(rows, "_row_by_row", lambda weights: not kept)
+    parts = [torch.rand(1, 2, 4, 4, requires_grad=True) for _ in range(6)]
+
+    def attended() -> Normal:
+        return F.scaled_dot_product_attention(*(Normal.of(*parts[i : i + 2]) for i in (0, 2, 4)))  # type: ignore[arg-type, return-value]
+
+    def pulled_back() -> None:
+        found = attended()
+        torch.autograd.grad(found.loc.sum() + found.variance.sum(), parts)
+
     with torch.no_grad():
-        F.scaled_dot_product_attention(query, key, value)
-        assert _frames(lambda: F.scaled_dot_product_attention(query, key, value)) <= 300
-        assert operations(lambda: F.scaled_dot_product_attention(query, key, value)) <= 157
+        attended()  # the first call fills caches
+        assert _frames(attended) <= 285
+        assert operations(attended) <= forward
+    pulled_back()
+    assert operations(pulled_back) <= both
 
 
 @needs_compiler
@@ -161,3 +181,13 @@ def test_the_covariance_of_outputs_starts_few_operations(
     with torch.no_grad():
         propagate(model, _X, input_variance=0.1, probes=probes).covariance  # noqa: B018
         assert operations(lambda: propagate(model, _X, input_variance=0.1, probes=probes).covariance) <= started
+
+
+@needs_compiler
+def test_a_layer_of_attention_adds_few_operations(building: None) -> None:  # noqa: F811
+    programs.set_mode("wait")
+    layer, x = nn.MultiheadAttention(8, 2, batch_first=True).eval(), Normal(torch.randn(2, 4, 8), 0.1)
+    with torch.no_grad():
+        layer(x, x, x, need_weights=False)
+        assert _frames(lambda: layer(x, x, x, need_weights=False)) <= 840
+        assert operations(lambda: layer(x, x, x, need_weights=False)) <= 102

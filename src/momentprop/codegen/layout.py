@@ -117,7 +117,10 @@ def beside(inputs: Sequence[Tensor]) -> list[Tensor]:
     first, *others = inputs
     leading, as_they_are = repeating(*[x.shape for x in inputs])
     if as_they_are:  # for a tensor that fits, only its memory matters
-        return [first.contiguous(), *[x if x.is_contiguous() else in_rows(x, leading) for x in others]]
+        return [
+            first if first.is_contiguous() else first.contiguous(),
+            *[x if x.is_contiguous() else in_rows(x, leading) for x in others],
+        ]
     if first.shape[:-1] != leading:
         first = first.expand(*leading, first.shape[-1])
     return [first.contiguous(), *[in_rows(x, leading) for x in others]]
@@ -140,4 +143,5 @@ Into = tuple[list[Tensor], Lanes]
 def empty_rows(wide: Sequence[bool], row: int, first: Tensor) -> list[Tensor]:
     """Return empty outputs for a formula of rows; some are `wide`, others have one number for each row."""
     leading = first.shape[:-1]
-    return [first.new_empty((*leading, row if each else 1)) for each in wide]
+    sizes, dtype, device = ((*leading, 1), (*leading, row)), first.dtype, first.device
+    return [torch.empty(sizes[each], dtype=dtype, device=device) for each in wide]

@@ -13,11 +13,12 @@ to its first order, account for higher orders. Everything is exact as the varian
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from momentprop.codegen.contraction import product
 from momentprop.kernels.logistic import COARSE, logistic_expectations
 from momentprop.kernels.rows import along_contraction, along_rows
 from momentprop.kernels.softmax import against_rivals, one_hot, present, step, without_own
@@ -28,19 +29,30 @@ _DAMPING = 1e-6  # of the two ratios of sums that are one to first order
 
 
 class Scores(NamedTuple):
-    r"""Normal scores `(..., queries, keys)` with the known origins of their noise."""
+    r"""Normal scores `(..., queries, keys)` with the known origins of their noise.
+
+    `shared` is $u$, the variance of the query's noise seen from the average key, or what `_from_average` makes it of.
+    """
 
     mean: Tensor
     private: Tensor | None = None  # variance of the noise that is independent between keys
-    shared: Tensor | None = None  # u, variance of the noise of the query, seen from the average key
-    query_variance: Tensor | None = None  # shape: (..., queries, features)
+    shared: Tensor | tuple[Tensor, ...] | None = None
+    query_variance: Tensor | None = None  # of the query times g; shape: (..., queries, features)
     keys: Tensor | None = None  # the means of the keys; shape: (..., keys, features)
-    gain: Tensor | float = 1.0  # g: one number, or one for every score
+    gain: Tensor | None = None  # one for every score, where g is not the same for all
 
     @property
     def noise(self) -> list[Tensor]:
         """The private and the shared variance, where they are present."""
-        return [part for part in (self.private, self.shared) if part is not None]
+        shared = self.shared if isinstance(self.shared, tuple) else (self.shared,)
+        return [part for part in (self.private, *shared) if part is not None]
+
+    def whole(self) -> "Scores":
+        """Return the scores with `shared` as one tensor."""
+        if not isinstance(self.shared, tuple):
+            return self
+        (shared,) = along_rows(_from_average, self.mean, *self.shared, results=(True,))
+        return self._replace(shared=_times(shared, self.gain))
 
 
 class Weights(NamedTuple):
@@ -56,34 +68,45 @@ def scores(
     query_variance: Tensor | None,
     key: Tensor,
     key_variance: Tensor | None,
-    gain: Tensor | float,
+    gain: Tensor | None = None,
 ) -> Scores:
-    r"""The scores with the given `mean`, and the private and the shared part of their noise."""
+    r"""The scores with the given `mean`, and the private and the shared part of their noise.
+
+    The query is already multiplied by $g$, unless `gain` has one for every score.
+    """
     private = shared = None
-    inside, outside = (1.0, gain * gain) if isinstance(gain, Tensor) else (gain * gain, None)
     if key_variance is not None:
-        square = query * query if query_variance is None else query * query + query_variance
-        private = _times((inside * square) @ key_variance.mT, outside)
+        square = query * query if query_variance is None else torch.addcmul(query_variance, query, query)
+        private = _times(product(square, key_variance.mT), gain)
     if query_variance is not None:
         key = key - key.mean(-2, keepdim=True)
-        average = _Apart.of(along_rows(_most_probable_score, mean, results=_APART))
-        top = _most_probable(average, key)
-        scale = inside * query_variance
-        factor = torch.cat((scale, -2 * scale * top.middle), -1)
-        spread = factor @ torch.cat((key * key, key), -1).mT
-        ends = _sum(scale * top.middle * top.middle), _sum(scale * top.deviation * top.deviation)
-        (shared,) = along_rows(_from_average, spread, average.here, *ends, results=(True,))
-        shared = _times(shared, outside)
+        here, others, rest = along_rows(_most_probable_score, mean, results=(True, True, False), constants=1)
+        given = (product(here, key), product(others, key), query_variance, rest)
+        factor, *ends = along_rows(_seen_from, *given, results=(True, False, False))
+        shared = (product(factor, key.mT, product(query_variance, (key * key).mT)), *ends)
     return Scores(mean, private, shared, query_variance, key, gain)
 
 
-def _from_average(spread: Tensor, here: Tensor, rest: Tensor, own: Tensor) -> tuple[Tensor]:
+def _most_probable_score(mean: Tensor) -> tuple[Tensor, ...]:
+    here = one_hot(mean)
+    return here.to(mean.dtype), *_apart(here, _softmax(mean))[1:]
+
+
+def _seen_from(top: Tensor, others: Tensor, variance: Tensor, rest: Tensor) -> tuple[Tensor, ...]:
+    r"""$-2\sigma_Q^2\bar k$, and the variances of a key at zero and of the most probable key, seen from the average."""
+    deviation = rest * top - others
+    middle = top - deviation
+    scaled = variance * middle
+    return -2 * scaled, _sum(scaled * middle), _sum(variance * deviation * deviation)
+
+
+def _from_average(mean: Tensor, spread: Tensor, rest: Tensor, own: Tensor) -> tuple[Tensor]:
     """The variance seen from the average key, a square up to rounding, and separately that of the most probable key."""
-    return (torch.where(here > 0, own, (spread + rest).clamp(min=0.0)),)
+    return (torch.where(one_hot(mean), own, (spread + rest).clamp(min=0.0)),)
 
 
-def _times(x: Tensor, factor: Tensor | None) -> Tensor:
-    return x if factor is None else factor * x
+def _times(x: Tensor, gain: Tensor | None) -> Tensor:
+    return x if gain is None else gain * gain * x
 
 
 def weights(scores: Scores) -> Weights:
@@ -94,22 +117,22 @@ def weights(scores: Scores) -> Weights:
     $L_j$ is shifted by one Newton step, so that the means sum to one. For 30 keys with independent scores spread by 2,
     the means are off by 5e-3 and the deviations of weights above 0.1 by 12 % at variances of 0.3; 0.06 and 25 % at 3.
     """
-    noise = scores.noise
-    if not noise:
+    if not scores.noise:
         certain = _softmax(scores.mean)
         return Weights(certain, torch.zeros_like(certain))
-    return Weights(*along_rows(partial(_probabilities, scores.private is not None), scores.mean, *noise))
+    return Weights(*along_rows(partial(_probabilities, scores.private is not None), scores.mean, *scores.noise))
 
 
 def _probabilities(is_private: bool, mean: Tensor, *noise: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the weights for one or two kinds of noise, the first of which `is_private`."""
-    mean, variance, absent = present(mean, _added(noise))
+    parts = _settled(is_private, mean, noise)
+    mean, variance, absent = present(mean, _added(parts))
     gap, spread = against_rivals(mean, variance, absent)
     far = 100 + spread
     gap = torch.clamp(gap, -far, far)  # nothing changes beyond
     first, slope, excess = _logistic(gap, spread)
 
-    tilt = 0.5 * variance - _softmax(mean) * noise[0] if is_private else 0.5 * variance
+    tilt = 0.5 * variance - _softmax(mean) * parts[0] if is_private else 0.5 * variance
     typical = _sum(torch.softmax(0.5 * mean + 0.25 * variance, -1) * variance)  # of the keys with weight
     blend = step(typical / _NEAR)
     average = torch.where(absent, 0.0, blend * (first / (1 + excess)) + (1 - blend) * _softmax(mean + tilt))
@@ -122,78 +145,106 @@ def _probabilities(is_private: bool, mean: Tensor, *noise: Tensor) -> tuple[Tens
 
 
 def mixture(
-    scores: Scores, weights: Weights, value: Tensor, value_variance: Tensor | None, dropout: float = 0.0
+    scores: Scores, weights: Weights | None, value: Tensor, value_variance: Tensor | None, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     r"""Mean and variance of $\sum_j p_j V_j$ for values $V_j$ that are independent of the scores.
 
-    Their own noise adds $\sum_j E[p_j^2]\,\sigma_{V_j}^2$. Dropout multiplies weights by zero or, with probability
-    $1 - r$, by $1/(1 - r)$; it divides that term by $1 - r$ and adds $\frac{r}{1-r}\sum_j E[p_j^2]\,\mu_{V_j}^2$.
+    Without `weights`, they are those of the scores. The values' noise adds $\sum_j E[p_j^2]\,\sigma_{V_j}^2$. Dropout
+    multiplies weights by zero or, with probability $1 - r$, by $1/(1 - r)$; it divides that term by $1 - r$ and adds
+    $\frac{r}{1-r}\sum_j E[p_j^2]\,\mu_{V_j}^2$.
     """
-    average = weights.mean
-    result = average @ value
-    second = average * average + weights.variance
-    variance = torch.zeros_like(result)
-    if scores.noise:
-        variance = _by_scores(scores, weights, value - value.mean(-2, keepdim=True))
-    if value_variance is not None:
-        variance = variance + second @ value_variance / (1 - dropout)
+    noise = value_variance  # by which the second moments of the weights are multiplied
     if dropout > 0:
-        variance = variance + dropout / (1 - dropout) * (second @ (value * value))
-    return result, variance
+        noise = (value * value * dropout + (0.0 if noise is None else noise)) / (1 - dropout)
+    if scores.noise:
+        return _by_scores(scores, weights, value, noise)
+    average, second = along_rows(_certain, scores.mean) if weights is None else _moments(*weights)
+    result = product(average, value)
+    return result, torch.zeros_like(result) if noise is None else product(second, noise)
 
 
-def _by_scores(scores: Scores, weights: Weights, value: Tensor) -> Tensor:
-    """The part of the average's variance that is due to the noise of the scores; `value` is centred."""
-    average, noise = weights.mean, scores.noise
-    is_private, is_shared = scores.private is not None, scores.shared is not None
-    kernel = partial(_contributions, is_private, is_shared)
-    results = _APART + _APART[1:] * is_private + (False,) * is_shared
-    found = along_rows(kernel, average, weights.variance, *noise, results=results)
-    parts, square = _Apart.of(found), value * value
-    top = _most_probable(parts, value)
-    given = [top.value, top.others, parts.others @ square, parts.own, parts.rest]
+def _certain(mean: Tensor) -> tuple[Tensor, Tensor]:
+    """The softmax of certain scores and its square."""
+    average = _softmax(mean)
+    return average, average * average
+
+
+def _moments(average: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    return average, average * average + variance
+
+
+def _by_scores(scores: Scores, weights: Weights | None, value: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean and variance for random scores, and for values with this `noise`; `kinds` names what the variance is of."""
+    is_private, is_shared, is_noisy = (part is not None for part in (scores.private, scores.shared, noise))
+    kinds = "private " * is_private + "shared " * is_shared + "noisy" * is_noisy
+    kernel, given = (_weighed, (scores.mean,)) if weights is None else (_contributions, weights)
+    results = _APART + _APART[1:] * is_private + (False,) * is_shared + (True,) * is_noisy
+    found = along_rows(partial(kernel, kinds=kinds), *given, *scores.noise, results=results, constants=1)
+    here, own, others, rest, *found = found
+    level = value.mean(-2, keepdim=True)
+    value = value - level
+    square = value * value
+    top, simple = product(here, value), product(others, value)
+    wide, narrow = [top, simple, product(others, square), level], [own, rest]
     if is_private:
-        private = _Apart(parts.here, *found[4:7])
-        given += [private.others @ value, private.others @ square, private.own, private.rest]
+        own_noise, noises, rest_noise, *found = found
+        wide += [product(noises, value), product(noises, square)]
+        narrow += [own_noise, rest_noise]
     if is_shared:
-        given += [_along_query(top, scores, parts, value), found[-1]]
-    return along_rows(partial(_total, is_private, is_shared), *given, results=(True,))[0]
+        wide.append(_along_query(scores, _Apart(here, own, others, rest), value, top, simple))
+        narrow.append(found.pop(0))
+    if noise is not None:
+        wide.append(product(found[0], noise))
+    mean, variance = along_rows(partial(_total, kinds=kinds), *wide, *narrow)
+    return mean, variance
 
 
-def _total(
-    is_private: bool,
-    is_shared: bool,
-    value: Tensor,
-    others: Tensor,
-    squares: Tensor,
-    own: Tensor,
-    rest: Tensor,
-    *given: Tensor,
-) -> list[Tensor]:
-    """The variance by private and by shared noise."""
-    deviation = rest * value - others
-    middle = value - deviation
-    variance: Tensor | float = 0.0
-    if is_private:
-        variance = _about(middle, deviation, *given[:4])
-    if is_shared:
-        along, gain = given[-2:]
-        variance = variance + gain * along
+def _total(*given: Tensor, kinds: str) -> tuple[Tensor, Tensor]:
+    """The mean, and the variance by private noise, by shared noise and by the values' own."""
+    parts = iter(given)
+    top, simple, squares, level = (next(parts) for _ in range(4))
+    private = [next(parts) for _ in range(2 * ("private" in kinds))]
+    along = [next(parts) for _ in range("shared" in kinds)]
+    added = [next(parts) for _ in range("noisy" in kinds)]
+    own, rest = next(parts), next(parts)
+    deviation = rest * top - simple
+    middle = top - deviation
+    variance: Any = 0.0
+    if private:
+        variance = _about(middle, deviation, private[0], private[1], next(parts), next(parts))
+    if along:
+        variance = variance + next(parts) * along[0]
     # Jensen: at most the variance of one value, drawn by the weights
-    return [torch.minimum(torch.as_tensor(variance), _about(middle, deviation, others, squares, own, rest))]
+    variance = torch.minimum(variance, _about(middle, deviation, simple, squares, own, rest))
+    return own * top + simple + (own + rest) * level, variance + added[0] if added else variance
 
 
-def _contributions(is_private: bool, is_shared: bool, average: Tensor, spread: Tensor, *noise: Tensor) -> list[Tensor]:
-    """The weights except the largest, then the contributions of private noise, then the gain of shared noise."""
+def _weighed(mean: Tensor, *noise: Tensor, kinds: str) -> list[Tensor]:
+    """The contributions of scores."""
+    is_private = "private" in kinds
+    average, spread = _probabilities(is_private, mean, *noise)
+    return _contributions(average, spread, *_settled(is_private, mean, noise), kinds=kinds)
+
+
+def _contributions(average: Tensor, spread: Tensor, *noise: Tensor, kinds: str) -> list[Tensor]:
+    """The weights except the largest, the contributions of private noise, the gain of shared noise, and $E[p_j^2]$."""
     here = one_hot(average)
     gained = average * average * gains(Weights(average, spread), _added(noise))
     found = [here.to(average.dtype), *_apart(here, average)]
-    if is_private:
+    if "private" in kinds:
         found += _apart(here, gained * noise[0])
-    if is_shared:
+    if "shared" in kinds:
         weight = average * average * noise[-1]
         found.append((_sum(gained * noise[-1]) + _DAMPING) / (_sum(weight) + _DAMPING))
+    if "noisy" in kinds:
+        found.append(average * average + spread)
     return found
+
+
+def _settled(is_private: bool, mean: Tensor, noise: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Return the private and the shared variance, where they are present, each as one tensor."""
+    shared = noise[is_private:]
+    return (*noise[:is_private], *_from_average(mean, *shared)) if len(shared) > 1 else noise
 
 
 def gains(weights: Weights, variance: Tensor) -> Tensor:
@@ -222,11 +273,6 @@ class _Apart(NamedTuple):
     others: Tensor  # the other terms, and zero for this key
     rest: Tensor  # their sum
 
-    @classmethod
-    def of(cls, found: Sequence[Tensor]) -> "_Apart":
-        """Return the first results of a kernel; the mask has no derivative."""
-        return cls(found[0].detach(), *found[1:4])
-
 
 _APART = (True, False, True, False)
 
@@ -236,30 +282,6 @@ def _apart(here: Tensor, terms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return _sum(torch.where(here, terms, 0.0)), others, _sum(others)
 
 
-def _most_probable_score(mean: Tensor) -> tuple[Tensor, ...]:
-    average = _softmax(mean)
-    here = one_hot(average)
-    return here.to(average.dtype), *_apart(here, average)
-
-
-class _Top(NamedTuple):
-    r"""Each query's most probable key: if it is certain, its $c_j$ vanishes."""
-
-    value: Tensor
-    others: Tensor  # the sum of the other terms
-    deviation: Tensor  # its c, to all digits
-
-    @property
-    def middle(self) -> Tensor:
-        """The average value."""
-        return self.value - self.deviation
-
-
-def _most_probable(average: _Apart, value: Tensor) -> _Top:
-    top, others = average.here @ value, average.others @ value
-    return _Top(top, others, average.rest * top - others)
-
-
 def _about(middle: Tensor, deviation: Tensor, simple: Tensor, squares: Tensor, own: Tensor, rest: Tensor) -> Tensor:
     r"""$\sum_j a_j c_j^2$, from the sums of $a_j$ times the other values, of their squares, and of ones."""
     spread = squares - 2 * middle * simple + middle * middle * rest
@@ -267,23 +289,26 @@ def _about(middle: Tensor, deviation: Tensor, simple: Tensor, squares: Tensor, o
     return spread.clamp(min=0.0) + own * deviation * deviation
 
 
-def _along_query(top: _Top, scores: Scores, average: _Apart, value: Tensor) -> Tensor:
-    r"""$\sum_d \sigma_{Q_d}^2 (\sum_j g p_j c_j \mu_{K_{jd}})^2$, of shape `(..., queries, features of the values)`."""
+def _along_query(scores: Scores, average: _Apart, value: Tensor, top: Tensor, simple: Tensor) -> Tensor:
+    r"""$\sum_d \sigma_{Q_d}^2 (\sum_j g p_j c_j \mu_{K_{jd}})^2$, of shape `(..., queries, features of the values)`.
+
+    The means of the values are those of the most probable key, `top`, and the sum of the others, `simple`.
+    """
     assert scores.keys is not None
     assert scores.query_variance is not None
-    gain, others, own = scores.gain, average.others, average.own
-    if isinstance(gain, Tensor):
-        own, others, _ = _apart(average.here > 0, (own * average.here + others) * gain)
-    by_feature = (x.unsqueeze(-2) for x in (others @ scores.keys, average.here @ scores.keys, scores.query_variance))
-    by_value = (x.unsqueeze(-1) for x in (top.middle, own * top.deviation))
-    found = along_contraction(_squared_slope, others, value, scores.keys, *by_feature, *by_value)
-    return found.squeeze(-1) if isinstance(gain, Tensor) else gain * gain * found.squeeze(-1)
+    here, own, others, rest = average
+    if scores.gain is not None:
+        own, others, _ = _apart(here > 0, (own * here + others) * scores.gain)
+    by_key = [product(others, scores.keys), product(here, scores.keys), scores.query_variance, own, rest]
+    rows = [*(x.unsqueeze(-2) for x in by_key), *(x.unsqueeze(-1) for x in (top, simple))]
+    return along_contraction(_squared_slope, others, value, scores.keys, *rows).squeeze(-1)
 
 
 def _squared_slope(
-    slope: Tensor, level: Tensor, key: Tensor, variance: Tensor, middle: Tensor, own: Tensor
+    slope: Tensor, level: Tensor, key: Tensor, variance: Tensor, own: Tensor, rest: Tensor, top: Tensor, simple: Tensor
 ) -> tuple[Tensor]:
-    slope = slope - middle * level + own * key
+    deviation = rest * top - simple
+    slope = slope - (top - deviation) * level + own * deviation * key
     return (_sum(slope * slope * variance),)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,17 +15,26 @@ from momentprop.kernels.derivatives import apart, gradients, is_transformed, pul
 RowKernel = Callable[..., Any]  # a sequence of tensors, or `Moments`, whose partial derivatives are left out
 
 
-def functions_of(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...]) -> Functions:
-    """Return what the program of a kernel computes, as functions to record."""
+def functions_of(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...], constants: int = 0) -> Functions:
+    """Return what the program of a kernel computes, as functions to record; its first `constants` have no gradients."""
 
     def forward(*inputs: Tensor) -> Sequence[Tensor]:
         return kernel(*inputs)[: len(results)]  # type: ignore[no-any-return]
 
     def backward(*given: Tensor) -> Sequence[Tensor]:
         inputs, grads = given[: len(wide)], given[len(wide) :]
-        return gradients(forward(*inputs), inputs, grads)
+        return gradients(forward(*inputs)[constants:], inputs, grads)
 
-    return Functions(forward, backward, (wide, wide + results))
+    return Functions(forward, backward, (wide, wide + results[constants:]))
+
+
+def varying(kernel: RowKernel, constants: int) -> RowKernel:
+    """Return a kernel without its first results."""
+    return partial(_after, constants, kernel) if constants else kernel
+
+
+def _after(constants: int, kernel: RowKernel, *inputs: Tensor) -> Sequence[Tensor]:
+    return kernel(*inputs)[constants:]  # type: ignore[no-any-return]
 
 
 def _functions_of_pullback(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...]) -> Functions:
@@ -48,29 +57,62 @@ def _program_of_pullback(kernel: RowKernel, inputs: Sequence[Tensor], results: t
     return program_for(key, inputs, partial(_functions_of_pullback, kernel, wide, results), row)
 
 
+class Runs(Protocol):
+    """What computes a kernel and its pullback, such as a program."""
+
+    @property
+    def forward(self) -> Callable[..., Sequence[Tensor]]:
+        """The results, from the inputs."""
+
+    @property
+    def backward(self) -> Callable[..., Sequence[Tensor]]:
+        """The gradients by the inputs, from these and the gradients by the results."""
+
+
 class BuiltRows(torch.autograd.Function):
-    """Runs a program; saves only its inputs. `results` is None for a program of factors."""
+    """Runs a program; saves only its inputs. `results` is None for a program of factors.
+
+    The first `constants` of the results have no derivative.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, program: Program, kernel: RowKernel, results: tuple[bool, ...] | None, *inputs: Tensor
+        ctx: Any, program: Runs, kernel: RowKernel, results: tuple[bool, ...] | None, constants: int, *inputs: Tensor
     ) -> tuple[Tensor, ...]:
         """Run the program."""
-        ctx.program, ctx.kernel, ctx.results = program, kernel, results
+        ctx.program, ctx.kernel, ctx.results, ctx.constants = program, kernel, results, constants
         ctx.save_for_backward(*inputs)
-        return tuple(program.forward(*inputs))
+        found = tuple(program.forward(*inputs))
+        if constants:
+            ctx.mark_non_differentiable(*found[:constants])
+            ctx.set_materialize_grads(False)
+        return found
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Run the program's pullback, or the formula where a second derivative is needed."""
-        inputs, count = ctx.saved_tensors, len(grads)
+        inputs, constants = ctx.saved_tensors, ctx.constants
+        results = None if ctx.results is None else ctx.results[constants:]
+        if constants:
+            grads = _with_zeros(grads[constants:], results or (), inputs)
         if torch.is_grad_enabled():  # a second derivative will be asked for
-            return None, None, None, *_pulled_twice(ctx.kernel, ctx.results, inputs, grads)
+            return None, None, None, None, *_pulled_twice(varying(ctx.kernel, constants), results, inputs, grads)
         if is_transformed(grads):  # many gradients at once
-            pull = pullback(lambda *given: tuple(ctx.kernel(*given)[:count]), *inputs)[1]
-            return None, None, None, *pull(grads)
-        found = ctx.program.backward(*inputs, *(in_rows(grad, grad.shape[:-1]) for grad in grads))
-        return None, None, None, *_summed(found, inputs, ctx.needs_input_grad[3:])
+            kernel, count = varying(ctx.kernel, constants), len(grads)
+            pull = pullback(lambda *given: tuple(kernel(*given)[:count]), *inputs)[1]
+            return None, None, None, None, *pull(grads)
+        rows = [grad if grad.is_contiguous() else in_rows(grad, grad.shape[:-1]) for grad in grads]
+        found = ctx.program.backward(*inputs, *rows)
+        return None, None, None, None, *_summed(found, inputs, ctx.needs_input_grad[4:])
+
+
+def _with_zeros(grads: Sequence[Tensor | None], wide: Sequence[bool], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return gradients by results, zero where a result was not used."""
+    first, row = inputs[0], widths(*[x.shape for x in inputs])[0]
+    return tuple(
+        first.new_zeros(*first.shape[:-1], row if each else 1) if grad is None else grad
+        for grad, each in zip(grads, wide, strict=True)
+    )
 
 
 def _pulled_twice(
@@ -136,5 +178,6 @@ class _Curved(torch.autograd.Function):
 def _summed(gradients: Sequence[Tensor], inputs: Sequence[Tensor], needed: Sequence[bool]) -> tuple[Tensor | None, ...]:
     """Return the needed gradients by inputs whose rows repeat, from the gradients by all their rows."""
     return tuple(
-        total.sum_to_size(x.shape) if need else None for total, x, need in zip(gradients, inputs, needed, strict=True)
+        (total if total.shape == x.shape else total.sum_to_size(x.shape)) if need else None
+        for total, x, need in zip(gradients, inputs, needed, strict=True)
     )

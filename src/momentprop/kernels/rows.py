@@ -6,20 +6,22 @@ it runs as written, on tensors that broadcast.
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from momentprop.codegen.contraction import contracted, of_factors
+from momentprop.codegen.contraction import contracted, of_factors, pulled_back
 from momentprop.codegen.formula import Unprintable, record
 from momentprop.codegen.identity import Unidentified, identity_of
 from momentprop.codegen.layout import beside, leading_shape, widths
 from momentprop.codegen.programs import Functions, Program, program_for
 from momentprop.kernels.built import may_be_built
-from momentprop.kernels.built_rows import BuiltRows, RowKernel, functions_of
+from momentprop.kernels.built_rows import BuiltRows, RowKernel, Runs, functions_of
 from momentprop.kernels.derivatives import requires_grad
 from momentprop.kernels.operators import is_traced, operated, registered
 from momentprop.torch_compat.dynamo import constant
+from momentprop.torch_compat.plainly import runs_plainly
 
 _MOST_LENGTHS = 16  # row lengths for which a kernel is built: a text that grows by a word has a new length each time
 _ANY_LENGTH = 8
@@ -29,22 +31,28 @@ _KNOWN: set[Hashable] = set()
 
 
 def along_rows(
-    kernel: RowKernel, *inputs: Tensor, results: Sequence[bool] = (True, True), otherwise: RowKernel | None = None
+    kernel: RowKernel,
+    *inputs: Tensor,
+    results: Sequence[bool] = (True, True),
+    constants: int = 0,
+    otherwise: RowKernel | None = None,
 ) -> Sequence[Tensor]:
     """Run a kernel of rows; `results` says for each result whether it has one element for each element of a row.
 
-    Without a program, `otherwise` runs, by default the kernel itself.
+    The first `constants` of the results have no derivative. Without a program, `otherwise` runs, by default the kernel
+    itself.
     """
     if is_traced(inputs[0]):
-        name = _operator(kernel, tuple(x.shape[-1] != 1 for x in inputs), tuple(results))
+        name = _operator(kernel, tuple(x.shape[-1] != 1 for x in inputs), tuple(results), constants)
         if name is not None:
-            return operated(name, inputs, results)
-    program = _program(kernel, inputs, results)
+            found = operated(name, inputs, results)
+            return [*(x.detach() for x in found[:constants]), *found[constants:]] if constants else found
+    program = _program(kernel, inputs, results, constants)
     if program is None:
         return (otherwise or kernel)(*inputs)  # type: ignore[no-any-return]
     arranged = beside(inputs)
     if requires_grad(inputs):
-        return BuiltRows.apply(program, kernel, tuple(results), *arranged)  # type: ignore[no-untyped-call, no-any-return]
+        return BuiltRows.apply(program, kernel, tuple(results), constants, *arranged)  # type: ignore[no-untyped-call, no-any-return]
     return program.forward(*arranged)
 
 
@@ -52,55 +60,85 @@ def along_contraction(kernel: RowKernel, weights: Tensor, left: Tensor, right: T
     r"""Run a kernel of rows on a contraction, $x_{qcd} = \sum_j w_{qj} l_{jc} r_{jd}$, and on other tensors.
 
     The kernel gives one number for each row, and the result has the shape `(..., queries, left features, 1)`. The other
-    tensors broadcast. A CPU's program makes the contraction row by row and does not keep it; GPUs have fast matrix
-    products.
+    tensors broadcast. A CPU's program makes the contraction row by row and does not keep it. Elsewhere, where matrix
+    products are fast, it is made for a few lanes at a time, and made again for the derivative.
     """
-    factors, row = (weights, left, right), right.shape[-1]
-    program = None
-    if weights.is_cpu and may_be_built((*factors, *others)):
-        wide = (True, *[x.shape[-1] == row for x in others])
-        program = program_of_rows(kernel, (*factors, *others), row, wide, (False,), contracted=True)
-    if program is None:
-        return _in_pieces(kernel, factors, others)
+    factors, inputs = (weights, left, right), (weights, left, right, *others)
+    if not runs_plainly():
+        return along_rows(kernel, contracted(*factors), *others, results=(False,))[0]
     lanes = leading_shape(*[x.shape[:-1] for x in factors], *[x.shape[:-2] for x in others])
-    given = [x.expand(*lanes, *x.shape[-2:]).contiguous() for x in factors]
-    given += [x.expand(*lanes, weights.shape[-2], *x.shape[-2:]).contiguous() for x in others]
-    if requires_grad((*factors, *others)):
-        return BuiltRows.apply(program, of_factors(kernel), None, *given)[0]  # type: ignore[no-untyped-call, no-any-return]
-    return program.forward(*given)[0]
+    row, row_by_row, program = right.shape[-1], _row_by_row(weights), None
+    wide = (True, *[x.shape[-1] == row for x in others])
+    queries = torch.Size((*lanes, weights.shape[-2]))
+    given = [x if x.shape[:-2] == lanes else x.expand(*lanes, *x.shape[-2:]) for x in factors]
+    given += [x if x.shape[:-2] == queries else x.expand(*queries, *x.shape[-2:]) for x in others]
+    given = [x if x.is_contiguous() else x.contiguous() for x in given]
+    if may_be_built(inputs):
+        program = program_of_rows(kernel, given, row, wide, (False,), contracted=row_by_row)
+    differentiated = requires_grad(inputs)
+    most = _MOST_KEPT * (2 if differentiated else 1)
+    run: Runs = program if program is not None and row_by_row else InPieces(kernel, wide, program, most)
+    if differentiated:
+        return BuiltRows.apply(run, of_factors(kernel), None, 0, *given)[0]  # type: ignore[no-untyped-call, no-any-return]
+    return run.forward(*given)[0]
 
 
-def _in_pieces(kernel: RowKernel, factors: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> Tensor:
-    """Run a kernel on contractions held in memory, for a few leading lanes at a time."""
+def _row_by_row(weights: Tensor) -> bool:
+    """Return whether a program makes a contraction itself."""
+    return weights.is_cpu
 
-    def run(*parts: Tensor) -> Tensor:
-        return along_rows(kernel, contracted(*parts[:3]), *parts[3:], results=(False,))[0]
 
-    weights, left, right = factors
+class InPieces:
+    """Runs the program of a kernel, or without one its formula, on contractions held in memory for a few lanes."""
+
+    def __init__(self, kernel: RowKernel, wide: tuple[bool, ...], program: Program | None, most: int) -> None:
+        self.run: Runs = functions_of(kernel, wide, (False,)) if program is None else program
+        self.most = most  # elements of a contraction
+
+    def forward(self, *given: Tensor) -> list[Tensor]:
+        """Return the kernel's result."""
+        found = [self.run.forward(contracted(*piece[:3]), *piece[3:])[0] for piece in _pieces(given, self.most)]
+        return [found[0] if len(found) == 1 else torch.cat(found)]
+
+    def backward(self, *given: Tensor) -> list[Tensor]:
+        """Return the gradients by the factors and by the others, from these and from that by the result."""
+        found = [pulled_back(self._pulled, *piece) for piece in _pieces(given, self.most)]
+        return found[0] if len(found) == 1 else [torch.cat(parts) for parts in zip(*found, strict=True)]
+
+    def _pulled(self, *given: Tensor) -> Sequence[Tensor]:
+        if isinstance(self.run, Program):
+            return self.run.backward(*given)
+        with torch.enable_grad():
+            *inputs, grad = given
+            return self.run.backward(*(x.detach().requires_grad_() for x in inputs), grad)
+
+
+def _pieces(given: Sequence[Tensor], most: int) -> list[Sequence[Tensor]]:
+    """Cut factors of contractions of at most so many elements, and other tensors, into pieces of a few lanes."""
+    weights, left, right = given[:3]
     count = weights.shape[:-1].numel() * left.shape[-1] * right.shape[-1]
-    aligned = all(x.ndim == weights.ndim for x in factors) and all(x.ndim == weights.ndim + 1 for x in others)
-    if count <= _MOST_KEPT or not aligned or torch.compiler.is_compiling() or requires_grad((*factors, *others)):
-        return run(*factors, *others)
-    size = max(1, len(weights) * _MOST_KEPT // count)
-    whole = (x.expand(len(weights), *x.shape[1:]) for x in (*factors, *others))
-    return torch.cat([run(*parts) for parts in zip(*(x.split(size) for x in whole), strict=True)])
+    if count <= most or weights.ndim < 3:
+        return [given]
+    size = max(1, len(weights) * most // count)
+    return list(zip(*(x.split(size) for x in given), strict=True))
 
 
 @constant
-def _operator(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...]) -> str | None:
+def _operator(kernel: RowKernel, wide: tuple[bool, ...], results: tuple[bool, ...], constants: int) -> str | None:
     """Return the name of the operator that runs a kernel, or None where it cannot be built, whatever the length."""
     try:
         record(functions_of(kernel, wide, results).forward, wide, torch.float32, _ANY_LENGTH)
     except Unprintable:
         return None
-    return registered(kernel, lambda *inputs: along_rows(kernel, *inputs, results=results)[: len(results)])
+    run = partial(along_rows, kernel, results=results, constants=constants)
+    return registered(kernel, lambda *inputs: run(*inputs)[: len(results)])
 
 
-def _program(kernel: RowKernel, inputs: Sequence[Tensor], results: Sequence[bool]) -> Program | None:
+def _program(kernel: RowKernel, inputs: Sequence[Tensor], results: Sequence[bool], constants: int) -> Program | None:
     if not may_be_built(inputs):
         return None
     row, wide = widths(*[x.shape for x in inputs])
-    return program_of_rows(kernel, inputs, row, wide, tuple(results))
+    return program_of_rows(kernel, inputs, row, wide, tuple(results), constants)
 
 
 def program_of_rows(
@@ -109,6 +147,7 @@ def program_of_rows(
     row: int,
     wide: tuple[bool, ...],
     results: tuple[bool, ...],
+    constants: int = 0,
     contracted: bool = False,
 ) -> Program | None:
     """Return a kernel's program for tensors that `may_be_built` allows, by the length of their rows, if there is one.
@@ -119,12 +158,12 @@ def program_of_rows(
     if row == 1 or any([x.dtype is not dtype or x.device != device for x in inputs]):  # noqa: C419
         return None
     try:
-        key = (identity_of(kernel), wide, contracted)
+        key = (identity_of(kernel), wide, contracted, constants)
     except Unidentified:
         return None
 
     def functions() -> Functions:
-        return functions_of(kernel, wide, results)._replace(contracted=contracted)
+        return functions_of(kernel, wide, results, constants)._replace(contracted=contracted)
 
     return program_for(key, inputs, functions, row, lambda: _may_start(key, row))
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from momentprop.codegen.contraction import product
 from momentprop.dispatch import Call, rule
 from momentprop.dispatch.composites import OPENED
 from momentprop.dispatch.registry import composite, mixing, plain
@@ -59,19 +60,23 @@ def scaled_dot_product_attention(
 
     def kernel(
         query: Tensor,
+        query_variance: Tensor | None,
         key: Tensor,
+        key_variance: Tensor | None,
         value: Tensor,
         value_variance: Tensor | None,
         mask: Tensor | None,
         mask_variance: Tensor | None,
-        **spread: Any,
     ) -> Moments:
-        mean = gain * query @ key.mT
-        scores = kernels.scores(mean if mask is None else mean + mask, query=query, key=key, gain=gain, **spread)
+        query = gain * query
+        if query_variance is not None:
+            query_variance = gain * gain * query_variance.contiguous()
+        mean = product(query, key.mT)
+        scores = kernels.scores(mean if mask is None else mean + mask, query, query_variance, key, key_variance)
         if mask_variance is not None:
             own = mask_variance.expand_as(mean)
             scores = scores._replace(private=own if scores.private is None else scores.private + own)
-        return Moments(*kernels.mixture(scores, kernels.weights(scores), value, value_variance, dropout_p))
+        return Moments(*kernels.mixture(scores, None, value, value_variance, dropout_p))
 
     some = some_value(query, key, value, attn_mask)
     half = some.dtype in (torch.float16, torch.bfloat16)
@@ -103,14 +108,53 @@ def scaled_dot_product_attention_mean(
 
 @composite("multi_head_attention_forward", on=Value, positional=True)
 def multi_head_attention_forward(*args: Any, **kwargs: Any) -> tuple[Normal, Normal | None]:
-    r"""Multi-head attention: runs torch's own function with values.
+    r"""Multi-head attention: runs torch's own function with values, or does the same in fewer steps.
 
     Query, key and value are projections of the same tokens, but the rule assumes that they are independent.
 
     Error: as `scaled_dot_product_attention`
     Source: `torch.nn.functional.multi_head_attention_forward`
     """
-    return OPENED["multi_head_attention_forward"](*args, **kwargs)  # type: ignore[no-any-return]
+    found = _of_itself(*args, **kwargs)
+    return OPENED["multi_head_attention_forward"](*args, **kwargs) if found is None else (found, None)
+
+
+def _of_itself(
+    query: Any,
+    key: Any,
+    value: Any,
+    size: int,
+    heads: int,
+    weight: Any,
+    bias: Any,
+    bias_k: Any,
+    bias_v: Any,
+    add_zero_attn: bool,
+    dropout: float,
+    out_weight: Any,
+    out_bias: Any,
+    training: bool = True,
+    key_padding_mask: Any = None,
+    need_weights: bool = True,
+    attn_mask: Any = None,
+    use_separate_proj_weight: bool = False,
+    is_causal: bool = False,
+    **others: Any,
+) -> Any:
+    """Return the attention of a batch of tokens to themselves, or None where more is asked for."""
+    more = need_weights or add_zero_attn or use_separate_proj_weight or is_causal
+    given = (key_padding_mask, attn_mask, bias_k, bias_v, others.get("static_k"), others.get("static_v"))
+    if more or query is not key or key is not value or any([part is not None for part in given]):  # noqa: C419
+        return None
+    if query.ndim != 3 or query.shape[-1] != size or size % heads:
+        return None
+    stride = (query if isinstance(query, Tensor) else query.leading).stride()
+    by_tokens = stride[0] >= stride[1]  # what lies in memory as a batch stays one
+    each = F.linear(query if by_tokens else query.transpose(0, 1), weight, bias).unflatten(-1, (3, heads, -1))
+    q, k, v = each.permute(2, int(by_tokens), 3, int(not by_tokens), 4).contiguous().unbind(0)
+    found = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout if training else 0.0)
+    found = F.linear(found.permute((2, 0, 1, 3) if by_tokens else (0, 2, 1, 3)).flatten(2), out_weight, out_bias)
+    return found if by_tokens else found.transpose(0, 1)
 
 
 @rule("multi_head_attention_forward", on=Mean)

@@ -7,7 +7,7 @@ scores, adding a mask and any other elementwise operation in between, as in `val
 conversions of the weights keep it too. All other operations drop it, including in-place ones.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ from momentprop.kernels.fuse import differentiable
 from momentprop.kernels.kept import takes_room
 from momentprop.kernels.moments import Moments
 from momentprop.kernels.slope import slope
+from momentprop.torch_compat.plainly import runs_plainly
 from momentprop.values import Independent, Normal
 from momentprop.values.moments import is_random, mean_of, variance_of
 from momentprop.values.origin import writes_to
@@ -102,13 +103,14 @@ def scores_of(value: Normal, dtype: torch.dtype) -> Scores:
     mean = value.loc.to(dtype)
     if not isinstance(product, Product) or not product.is_current or value.ndim < 2:
         return Scores(mean, value.variance.to(dtype))
-    gain: Tensor | float = product.gain
+    query, spread, factor = product.query.to(dtype), product.query_variance.to(dtype), product.gain
+    if factor != 1:
+        query, spread = factor * query, factor * factor * spread
+    gain = None
     if origin.operations > 0:
-        gain = gain * slope(lambda x: origin.function(x, *origin.parameters), origin.loc).to(dtype)
+        gain = slope(lambda x: origin.function(x, *origin.parameters), origin.loc).to(dtype)
     key_variance = None if product.key_variance is None else product.key_variance.mT.to(dtype)
-    return scores(
-        mean, product.query.to(dtype), product.query_variance.to(dtype), product.key.mT.to(dtype), key_variance, gain
-    )
+    return scores(mean, query, spread, product.key.mT.to(dtype), key_variance, gain).whole()
 
 
 def weights_of(scores: Scores) -> tuple[Tensor, Tensor]:
@@ -118,7 +120,7 @@ def weights_of(scores: Scores) -> tuple[Tensor, Tensor]:
         return Moments(*weights(Scores(mean, private, shared)))
 
     given = (scores.mean, scores.shared, scores.private)
-    return differentiable(kernel, *(part for part in given if part is not None))
+    return differentiable(kernel, *(part for part in given if isinstance(part, Tensor)))
 
 
 def note_softmax(result: Normal, scores: Scores) -> Normal:
@@ -164,8 +166,12 @@ def in_pieces(kernel: Callable[..., Moments], given: dict[str, Any], dtype: torc
 
     Half precision and autocast are off inside, because variances are sums of terms that nearly cancel.
     """
-    tensors = {name: part.to(dtype) for name, part in given.items() if isinstance(part, Tensor)}
-    others = {name: part for name, part in given.items() if not isinstance(part, Tensor)}
+    tensors, others = {}, {}
+    for name, part in given.items():
+        if not isinstance(part, Tensor):
+            others[name] = part
+        else:
+            tensors[name] = part if part.dtype is dtype else part.to(dtype)
     device = tensors["value"].device.type
 
     def run(*parts: Tensor) -> Moments:
@@ -175,10 +181,35 @@ def in_pieces(kernel: Callable[..., Moments], given: dict[str, Any], dtype: torc
         with torch.autocast(device, enabled=False):
             return kernel(**named, **others)
 
-    pieces = [tuple(tensors.values())] if torch.compiler.is_compiling() else _pieces(tensors)
-    kept = not torch.compiler.is_compiling() and takes_room(lambda: _BYTES * _scores(tensors))
-    found = [run(*piece)[:2] if kept else differentiable(run, *piece) for piece in pieces]
+    if torch.compiler.is_compiling():
+        mean, variance = differentiable(run, *tensors.values())
+        return mean, variance
+    kept = takes_room(lambda: _BYTES * _scores(tensors))
+    found = [_in_lanes(run, kept, piece) for piece in _pieces(tensors)]
     return found[0] if len(found) == 1 else (torch.cat([f[0] for f in found]), torch.cat([f[1] for f in found]))
+
+
+def _in_lanes(kernel: Callable[..., Moments], kept: bool, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Run an attention kernel with one dimension for all leading ones, if these are alike: products then start less.
+
+    Where that takes copies, the kernel makes them itself, so that they are not saved.
+    """
+    leading = {part.shape[:-2] for part in parts if part.ndim > 2}
+    lanes = next(iter(leading), torch.Size())
+    alike = len(leading) == 1 and len(lanes) > 1
+    inside = alike and not all([part.is_contiguous() for part in parts])  # noqa: C419 (a list is quicker)
+    if alike and not inside:
+        parts = _flat(parts)
+
+    def run(*given: Tensor) -> Moments:
+        return kernel(*_flat(given)) if inside else kernel(*given)
+
+    mean, variance = run(*parts)[:2] if kept else differentiable(run, *parts)
+    return (mean.view(*lanes, *mean.shape[-2:]), variance.view(*lanes, *mean.shape[-2:])) if alike else (mean, variance)
+
+
+def _flat(parts: Sequence[Tensor]) -> list[Tensor]:
+    return [part.flatten(0, -3) if part.ndim > 2 else part for part in parts]
 
 
 def _scores(tensors: dict[str, Tensor], least: int = 0) -> int:
@@ -195,7 +226,7 @@ def _pieces(tensors: dict[str, Tensor]) -> list[tuple[Tensor, ...]]:
     most, least = _MOST.get(tensors["value"].device.type), 0
     if most is None:
         most = _MOST_ELSEWHERE
-        if "query_variance" in tensors and requires_grad(parts):  # the derivatives compute the contraction again
+        if "query_variance" in tensors and requires_grad(parts) and not runs_plainly():  # it keeps the contraction
             least = tensors["value"].shape[-1] * tensors["query_variance"].shape[-1]
     size = batch * most // max(_scores(tensors, least), 1)
     if dims < 3 or size >= batch:

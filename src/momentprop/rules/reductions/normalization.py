@@ -60,7 +60,7 @@ def _normalized(
 ) -> Normal:
     """Normalize and apply weight and bias; `plain` is torch's function of an input, a weight and a bias."""
     with torch.no_grad():
-        certain = plain(*(None if part is None else mean_of(part).detach() for part in (input, weight, bias)))
+        certain = plain(*[None if part is None else mean_of(part) for part in (input, weight, bias)]).detach()
     if not isinstance(input, Independent):
         if per_channel:
             weight, bias = (channels(part, input.ndim) for part in (weight, bias))
@@ -83,12 +83,13 @@ def _in_one_go(
     """Normalize and apply plain parameters that have one element for each unit of a group."""
     given = [None if part is None else grouping(part) for part in (weight, bias)]
     parts = in_float(*map(grouping, (input.loc, input.variance, certain)), *(x for x in given if x is not None))
-    parts = [part.to(parts[0].dtype) for part in parts]
+    parts = [part if part.dtype is parts[0].dtype else part.to(parts[0].dtype) for part in parts]
     takes = (weight is not None, bias is not None)
     found = along_rows(
         partial(_finished, kernel, takes), *parts, otherwise=partial(_finished, partial(differentiable, kernel), takes)
     )
-    return input.of(*(part.reshape(input.shape).to(certain.dtype) for part in found[:2]))
+    found = [part if part.shape == input.shape else part.reshape(input.shape) for part in found[:2]]
+    return input.of(*[part if part.dtype is certain.dtype else part.to(certain.dtype) for part in found])
 
 
 def _finished(
@@ -126,6 +127,11 @@ def affine(value: Normal | Tensor, weight: Parameter, bias: Parameter) -> Normal
     return result
 
 
+def _last(dims: int) -> Grouping:
+    """Return a function that makes a tensor's last dimensions one."""
+    return lambda part: part.flatten(-dims) if dims > 1 else part
+
+
 def channels(parameter: Any, ndim: int) -> Parameter:
     """Return a parameter, shaped to broadcast over the channels of a batch."""
     return None if parameter is None else parameter.reshape([-1] + [1] * (ndim - 2))
@@ -151,7 +157,7 @@ def layer_norm(
     """
     dims = len(normalized_shape)
     plain = lambda x, weight, bias: F.layer_norm(x, normalized_shape, weight, bias, eps)  # noqa: E731
-    return _normalized(input, weight, bias, plain, lambda part: part.flatten(-dims), eps=eps)
+    return _normalized(input, weight, bias, plain, _last(dims), eps=eps)
 
 
 @mixing("rms_norm", on=Normal, channels=(-1,))
@@ -167,7 +173,7 @@ def rms_norm(
     plain = lambda x, weight, _: F.rms_norm(x, normalized_shape, weight, eps)  # noqa: E731
     if eps is None:
         eps = torch.finfo(in_float(mean_of(input))[0].dtype).eps
-    return _normalized(input, weight, None, plain, lambda part: part.flatten(-dims), eps=eps, centred=False)
+    return _normalized(input, weight, None, plain, _last(dims), eps=eps, centred=False)
 
 
 @mixing("group_norm", on=Normal, channels=(1,))

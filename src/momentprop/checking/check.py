@@ -18,7 +18,7 @@ from momentprop.checking.methods import PLAIN_AP2, Compared, Method, functions
 from momentprop.checking.picked_units import name_of_output
 from momentprop.checking.report import Report
 from momentprop.checking.results import Cost, Culprit, ModuleAccuracy
-from momentprop.given import refuse_unknown, with_covariance, with_values
+from momentprop.given import refuse_unknown, require_calibration, require_model, with_covariance, with_values
 from momentprop.nothing_random import nothing_may_be_random
 from momentprop.running import Run, may_vectorize
 from momentprop.undoing import leaves_no_trace
@@ -105,6 +105,8 @@ def check(
         raise ValueError("draws would change the running statistics of batch normalization: call `model.eval()` first")
     if units is not None and units < 1:
         raise ValueError(f"units must be at least 1, or None to measure all of them, but is {units}")
+    require_model(model)
+    require_calibration(calibration)
     refuse_unknown(model, kwargs, check)
     args, kwargs = with_values(args, kwargs)  # type: ignore[assignment]
     said = {"input_variance": input_variance, "input_std": input_std, "input_covariance": input_covariance}

@@ -22,6 +22,7 @@ $(READY): pyproject.toml experiments/pyproject.toml constraints.txt
 	touch $@
 
 install: $(READY) ## Set up .venv with the library and the experiments
+	@echo "Ready: $(BIN)/python has the library and the experiments. 'make help' lists what to run."
 
 demo: $(READY) ## Check three LeNets against Monte Carlo, and write reports into demo/
 	$(BIN)/momentprop demo

@@ -253,9 +253,55 @@ def test_an_estimate_says_where_operations_belong() -> None:
     [
         ({"dropout": 0.1}, "must be True or False, but is 0.1: True turns on"),
         ({"covariance": "no"}, "must be True, False or None, but is 'no'"),
+        ({"covariance": torch.eye(2)}, "but is a Tensor: give the covariance of the input as `input_covariance=`"),
+        ({"calibration": "a.safetensors"}, r"is a str: write `momentprop.Calibration.load\('a.safetensors'\)`"),
         ({"weights": True}, "must be a variance or a Normal, but is a bool"),
     ],
 )
 def test_flags_and_variances_are_not_mixed_up(given: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         propagate(nn.Linear(2, 1), torch.zeros(1, 2), input_variance=0.1, **given)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((torch.zeros(1, 2), torch.zeros(1, 2)), r"must be a module or a function, but is a Tensor: write `propagate"),
+        ((torch.relu, nn.Linear(2, 1)), "the argument is a Linear: write the model first"),
+        ((torch.relu, torch.zeros(1, 2).numpy()), r"is a numpy array: write `torch.as_tensor\(x, dtype"),
+        ((torch.relu, [[0.0] * 9]), r"the argument is a float: write `torch.as_tensor\(x, dtype"),
+        ((nn.Embedding(3, 2), torch.tensor([1])), "or, for the ids of tokens, give noise to their embeddings"),
+    ],
+)
+def test_arguments_that_cannot_be_random_are_told_what_to_be(args: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        propagate(*args, input_variance=0.1)
+
+
+@pytest.mark.parametrize(
+    ("x", "given", "message"),
+    [
+        (torch.zeros(5, 2), torch.ones(5), r"one number for each item has the shape \(5, 1\)"),
+        (torch.zeros(4, 3, 8, 8), torch.ones(3), r"one number for each channel has the shape \(3, 1, 1\)"),
+        (torch.tensor([[0.0, torch.nan]]), 0.1, "for missing inputs see `momentprop.Normal.missing`"),
+    ],
+)
+def test_noise_of_another_shape_and_gaps_are_told_what_to_be(x: torch.Tensor, given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        propagate(torch.relu, x, input_variance=given)
+
+
+@pytest.mark.parametrize("probes", [1, -1, 1.5, True])
+def test_probes_are_a_whole_number(probes: Any) -> None:
+    with pytest.raises(ValueError, match="a whole number from 2 on"):
+        propagate(torch.relu, torch.zeros(1, 2), input_variance=0.1, probes=probes)
+
+
+def test_draws_without_a_covariance_say_how_to_get_one() -> None:
+    drawn = propagate(lambda x: x, LOC, input_variance=0.1, method="sample", samples=5)
+    with pytest.raises(AttributeError, match="has no attribute 'covariance': draw with `covariance=True`"):
+        _ = drawn.covariance
+    with pytest.raises(AttributeError, match=r"has no attribute 'scale'$"):
+        _ = drawn.scale
+    drawn = propagate(lambda x: x, LOC[None], input_variance=0.1, method="sample", samples=5, covariance=True)
+    assert drawn.covariance.shape == (1, 3, 3)

@@ -172,9 +172,9 @@ def test_input_variance_needs_a_tensor_and_no_value():
 
 def test_noise_in_numpy_is_refused_by_name():
     noise = torch.full((3,), 0.1).numpy()
-    with pytest.raises(TypeError, match="variance must be a tensor or a number, but is a ndarray"):
+    with pytest.raises(TypeError, match="variance must be a tensor or a number, but is a numpy array: write"):
         propagate(nn.ReLU(), torch.ones(3), input_variance=noise)
-    with pytest.raises(TypeError, match="input_std must be a tensor or a number, but is a ndarray"):
+    with pytest.raises(TypeError, match="input_std must be a tensor or a number, but is a numpy array: write"):
         propagate(nn.ReLU(), torch.ones(3), input_std=noise)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from momentprop import Logistic, Normal, calibrate, calibrated, propagate, to_onnx
+from momentprop import Joint, Logistic, Normal, calibrate, calibrated, propagate, to_onnx
 from momentprop.to_onnx import _jointly
 from momentprop.torch_compat.tracing import _unfold_backward, traced
 from tests.networks import mlp
@@ -128,6 +128,8 @@ def test_a_compiled_model_is_written_as_the_model():
 def test_what_has_no_such_program_is_refused(monkeypatch):
     with pytest.raises(TypeError, match="must be a Normal or a tensor, not a Logistic"):
         to_onnx(_mlp(), Logistic(torch.zeros(2, 6), 1.0))
+    with pytest.raises(TypeError, match="not a Joint: let the model make correlated noise from independent noise"):
+        to_onnx(_mlp(), Joint.from_covariance(torch.zeros(2, 6), torch.eye(6)), covariance=True)
     with pytest.raises(TypeError, match=r"needs the noise of the input: give `Normal\(x, variance\)`"):
         to_onnx(_mlp(), torch.zeros(2, 6), covariance=True)
     with pytest.raises(TypeError, match="no random output for a plain tensor"):

@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -72,7 +73,28 @@ def require_flags(dropout: Any, covariance: Any) -> None:
             "layer keeps its own rate"
         )
     if covariance is not None and not isinstance(covariance, bool):
-        raise TypeError(f"`covariance` must be True, False or None, but is {covariance!r}")
+        found = repr(covariance)
+        if hasattr(covariance, "shape"):
+            found = f"a {type(covariance).__name__}: give the covariance of the input as `input_covariance=`"
+        raise TypeError(f"`covariance` must be True, False or None, but is {found}")
+
+
+def require_model(model: Any) -> None:
+    """Refuse a model that cannot be called, such as the input in its place."""
+    if not callable(model):
+        raise TypeError(
+            f"the model must be a module or a function, but is a {type(model).__name__}: write "
+            "`propagate(model, x, ...)`"
+        )
+
+
+def require_calibration(calibration: Any) -> None:
+    """Refuse the path of a calibration, which is to be loaded first."""
+    if isinstance(calibration, str | os.PathLike):
+        raise TypeError(
+            f"`calibration` must be a Calibration, but is a {type(calibration).__name__}: write "
+            f"`momentprop.Calibration.load({os.fspath(calibration)!r})`"
+        )
 
 
 def refuse_unknown(model: Callable[..., Any], kwargs: Mapping[str, Any], caller: Callable[..., Any]) -> None:

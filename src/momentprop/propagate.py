@@ -2,6 +2,7 @@ r"""Run an unmodified model: with means only, with means and variances or covari
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -11,7 +12,14 @@ from momentprop.correlation.following import Following
 from momentprop.correlation.linearly import Linearly
 from momentprop.correlation.probes import Probing
 from momentprop.dispatch.context import Chain, Fallback
-from momentprop.given import refuse_unknown, require_flags, with_covariance, with_values
+from momentprop.given import (
+    refuse_unknown,
+    require_calibration,
+    require_flags,
+    require_model,
+    with_covariance,
+    with_values,
+)
 from momentprop.joint_outputs import JointRun, Wanted
 from momentprop.kept_draws import KeptDraws
 from momentprop.nothing_random import warn_if_nothing_is_random
@@ -133,6 +141,8 @@ def propagate(
     otherwise, and if one has items and the other has none, they count as independent of each other. A pass that is too
     large for `momentprop.joint_outputs.MEMORY` runs in pieces of the batch.
     """
+    require_model(model)
+    require_calibration(calibration)
     samples = _number_of_draws(samples, method)
     refuse_unknown(model, kwargs, propagate)
     require_flags(dropout, covariance)
@@ -227,9 +237,11 @@ def _chosen(index: Any, batch_dim: int | None, output: Any) -> Any:
     return output.movedim(batch_dim, 0).flatten(1)[:, index]
 
 
-def _require_probes(probes: int, method: str | None, kind: type[Value]) -> None:
-    if probes < 0 or probes == 1:
-        raise ValueError(f"probes must be 0 or at least 2, because a variance takes two, but is {probes}")
+def _require_probes(probes: Any, method: str | None, kind: type[Value]) -> None:
+    if isinstance(probes, bool) or not isinstance(probes, Integral) or probes < 0 or probes == 1:
+        raise ValueError(
+            f"probes must be 0, or a whole number from 2 on, because a variance takes two, but is {probes}"
+        )
     if probes and (kind is not Normal or method == "linear"):
         what = f"method={method!r}" if method == "linear" else f"{kind.__name__} values"
         raise ValueError(f"probes work with the `Normal` values of method='ap2', not with {what}: leave out `probes`")

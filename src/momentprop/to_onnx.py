@@ -51,7 +51,9 @@ def to_onnx(
     """
     _require_packages()
     if isinstance(x, Value) and type(x) is not Normal:
-        raise TypeError(f"the example must be a Normal or a tensor, not a {type(x).__name__}")
+        kind: type[Value] = type(x)
+        inside = ": let the model make correlated noise from independent noise" if issubclass(kind, Joint) else ""
+        raise TypeError(f"the example must be a Normal or a tensor, not a {kind.__name__}{inside}")
     if covariance and not isinstance(x, Normal):
         raise TypeError("a covariance needs the noise of the input: give `Normal(x, variance)` as the example")
     parts = (x.loc, x.variance) if isinstance(x, Normal) else (x,)

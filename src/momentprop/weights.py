@@ -106,6 +106,20 @@ def converted(replica: Replica, kind: type[Value]) -> None:
     replica.values = list(made.values())
 
 
+def with_means(model: Any) -> Any:
+    """Return a model with plain tensors, the means, instead of its random weights."""
+    replica = Replica(model)
+
+    def mean(x: Any) -> Any:
+        return x.loc if is_value(x) else x
+
+    for _, module in replica.pairs:
+        state = vars(module)
+        state.update({name: mean(x) for name, x in state.items() if is_value(x)})
+        _replace_in_lists(state, mean)
+    return replica.model
+
+
 def _as_kind(x: Any, kind: type[Value], drawn: dict[Segment, Tensor]) -> Any:
     x = x if torch.is_grad_enabled() else x.detach()
     if isinstance(x, Joint) and issubclass(kind, Sample):

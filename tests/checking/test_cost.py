@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import momentprop
 from momentprop.checking import cost
 
 X = torch.randn(256, 256)
@@ -64,3 +65,21 @@ def test_a_gpu_has_a_clock_of_its_own():
     model, x = MODEL.to("cuda"), X.to("cuda")
     found = cost.measured(lambda: model(x), {"twice": lambda: (model(x), model(x))})
     assert 1.2 < found["twice"] < 3
+
+
+@pytest.mark.parametrize("given", [
+    {"input_covariance": 0.01 * torch.eye(256)},
+    {"of": momentprop.Normal(X, 0.01)},
+    {"model": momentprop.with_weights(MODEL, 1e-4)},
+    {"model": momentprop.with_weights(nn.RNN(256, 4).requires_grad_(False), 1e-4)},
+], ids=["covariance", "value", "weights", "recurrent weights"])  # fmt: skip
+def test_the_unit_is_a_pass_on_tensors_whatever_is_random(given: dict, monkeypatch: pytest.MonkeyPatch):
+    def measured(plain, methods):
+        output = plain()
+        for part in output if isinstance(output, tuple) else (output,):
+            assert isinstance(part, torch.Tensor)
+        return dict.fromkeys(methods, 1.0)
+
+    monkeypatch.setattr(cost, "measured", measured)
+    model, x = given.pop("model", MODEL), given.pop("of", X)
+    momentprop.check(model, x, samples=5, methods=("ap2",), **given)

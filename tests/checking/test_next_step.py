@@ -67,6 +67,24 @@ def test_every_line_runs(methods):
     assert names["y"].shape == (5, 2)
 
 
+@pytest.mark.parametrize(
+    "given", ["model, **kwargs, input_variance=0.1", "model, x, input_covariance=input_covariance"]
+)
+def test_the_lines_of_a_calibration_take_keywords_and_covariances(given):
+    class Named(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x)
+
+    x = torch.randn(5, 4)
+    model = Named(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    names = {"momentprop": momentprop, "model": model, "x": x, "kwargs": {"x": x}, "input_covariance": torch.eye(4)}
+    methods = {"ap2": SMALL, "joint": ROUGH, "probes": ROUGH}
+    found = step(dataclasses.replace(results(**methods), given=given, samples=50))
+    assert found.name == "calibrate"
+    exec(found.code, names)
+    assert names["y"].shape == (5, 2)
+
+
 def test_a_report_shows_the_line_that_was_measured():
     torch.manual_seed(0)
     shared, total = nn.Linear(1, 20, bias=False), nn.Linear(20, 1, bias=False)
@@ -92,7 +110,9 @@ def test_tensors_and_further_arguments_have_names():
     more = momentprop.check(Two(), torch.randn(4, 3), 2.0, input_variance=0.1, samples=50, methods=("ap2",))
     assert more.given == "model, *args, input_variance=0.1"
     named = momentprop.check(Two(), torch.randn(4, 3), scale=2.0, input_variance=0.1, samples=50, methods=("ap2",))
-    assert named.given == "model, *args, **kwargs, input_variance=0.1"
+    assert named.given == "model, x, **kwargs, input_variance=0.1"
+    every = momentprop.check(Two(), x=torch.randn(4, 3), scale=2.0, input_variance=0.1, samples=50, methods=("ap2",))
+    assert every.given == "model, **kwargs, input_variance=0.1"
 
 
 def test_a_standard_deviation_is_told_as_it_was_given():

@@ -18,12 +18,15 @@ from momentprop.checking.methods import PLAIN_AP2, Compared, Method, functions
 from momentprop.checking.picked_units import name_of_output
 from momentprop.checking.report import Report
 from momentprop.checking.results import Cost, Culprit, ModuleAccuracy
-from momentprop.given import refuse_unknown, with_covariance, with_values
+from momentprop.given import refuse_unknown, require_calibration, require_model, with_covariance, with_values
 from momentprop.nothing_random import nothing_may_be_random
 from momentprop.running import Run, may_vectorize
 from momentprop.undoing import leaves_no_trace
 from momentprop.values import Value
+from momentprop.values.conversion import is_value
 from momentprop.values.given_noise import the_variance
+from momentprop.values.structures import mapped
+from momentprop.weights import with_means
 
 UNITS = 2**13
 """The default number of units to measure of every output."""
@@ -102,6 +105,8 @@ def check(
         raise ValueError("draws would change the running statistics of batch normalization: call `model.eval()` first")
     if units is not None and units < 1:
         raise ValueError(f"units must be at least 1, or None to measure all of them, but is {units}")
+    require_model(model)
+    require_calibration(calibration)
     refuse_unknown(model, kwargs, check)
     args, kwargs = with_values(args, kwargs)  # type: ignore[assignment]
     said = {"input_variance": input_variance, "input_std": input_std, "input_covariance": input_covariance}
@@ -193,8 +198,15 @@ def _idle(run: Run) -> set[str]:
 def _cost(run: Run, methods: Mapping[str, Compared], units: int) -> dict[str, Cost]:
     run = run.apart()
     runs = {name: functools.partial(run.under, method) for name, method in methods.items()}
-    measured = cost.measured(run.plain, runs)
+    measured = cost.measured(_plain(run).plain, runs)
     return {name: Cost(measured[name], method.cost(units)) for name, method in methods.items()}
+
+
+def _plain(run: Run) -> Run:
+    """Return the run of the plain network, on tensors: values among arguments and weights become their means."""
+    args, kwargs = mapped(lambda x: x.loc if is_value(x) else x, (tuple(run.args), dict(run.kwargs)))
+    model = with_means(run.model) if run.has_random_weights else run.model
+    return dataclasses.replace(run, model=model, args=args, kwargs=kwargs)
 
 
 def _described(run: Run, said: Mapping[str, Any], methods: Sequence[str], samples: int) -> str:
@@ -206,12 +218,13 @@ def _described(run: Run, said: Mapping[str, Any], methods: Sequence[str], sample
 
 def _given(run: Run, said: Mapping[str, Any]) -> str:
     """The arguments of `propagate` as source code."""
-    args = "x" if len(run.args) == 1 and not run.kwargs else "*args, **kwargs" if run.kwargs else "*args"
+    args = ["x"] if len(run.args) == 1 else ["*args"] if run.args else []
+    kwargs = ["**kwargs"] if run.kwargs else []
     noise = [
         f"{name}={value!r}" if isinstance(value, bool | int | float | str) else f"{name}={name}"
         for name, value in said.items()
     ]
-    return ", ".join(["model", args, *noise])
+    return ", ".join(["model", *args, *kwargs, *noise])
 
 
 def _brief(x: Any) -> str:

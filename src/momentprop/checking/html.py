@@ -57,9 +57,15 @@ def _header(report: Results) -> Markup:
         "header",
         element("p", "momentprop check", class_="over"),
         element("h1", report.model),
-        element("p", f"{report.inputs:,} inputs, {report.samples:,} Monte Carlo draws, {len(report.modules)} outputs"),
+        element("p", f"{report.inputs:,} inputs, {report.samples:,} Monte Carlo draws, compared at {_places(report)}"),
         tiles(report),
     )
+
+
+def _places(report: Results) -> str:
+    """The outputs of modules that were compared, and the model's own."""
+    places = len(report.modules)
+    return "the output" if places == 1 else f"{places} outputs of modules"
 
 
 def tiles(report: Results) -> Markup:

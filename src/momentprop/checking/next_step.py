@@ -79,4 +79,18 @@ def _code(report: Results, name: str, method: str = "") -> str:
     line = f"y = momentprop.propagate({report.given}, {options[name]})"
     if name != "calibrate":
         return line
-    return f"calibration = momentprop.calibrate({report.given.replace('*args', 'batches')})\n{line}"
+    return f"calibration = momentprop.calibrate({_for_calibrate(report.given)})\n{line}"
+
+
+def _for_calibrate(given: str) -> str:
+    """The arguments of `calibrate`, which takes batches where `propagate` takes arguments and keywords."""
+    for written, instead in (
+        ("model, **kwargs", "model, [kwargs]"),  # a dictionary is a batch of keywords
+        ("x, **kwargs", "batches"),
+        ("*args, **kwargs", "batches"),
+        ("*args", "batches"),
+        ("x, input_covariance=input_covariance", "momentprop.Joint.from_covariance(x, input_covariance)"),
+    ):
+        if written in given:
+            return given.replace(written, instead)
+    return given

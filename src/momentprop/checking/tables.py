@@ -51,9 +51,10 @@ def legend(report: Results) -> dict[str, str]:
     said = {
         "means off": "how far the means are off, in standard deviations; 0 is exact",
         "spread": "the standard deviations over the true ones; ×1 is exact, less is overconfident",
-        "each off": "how far a single standard deviation is off",
+        "each off": "how far a single standard deviation is off; ×÷2 is half or twice the true one",
         "90 %": "how many draws lie inside the 90 % intervals",
-        "classes": "how far the class probabilities are off (a divergence, in nats); 0 is exact",
+        "classes": "how far the class probabilities are off (a divergence, in nats); 0 is exact. For a "
+        "regression write `classes=None`",
         "passes": "the price, in passes of the plain network; in a small network most of it is Python",
         NOISE: f"what an exact method would show, because {report.samples:,} draws have errors of their own",
     }

@@ -41,6 +41,10 @@ class Estimate(Uncertain):
         self.loc, self.variance = loc, variance
         self.loc_error, self.variance_error = loc_error, variance_error
 
+    def __getattr__(self, name: str) -> Any:
+        hint = ": draw with `covariance=True`" if name == "covariance" else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
     def __getitem__(self, index: Any) -> "Estimate":
         """Choose elements as from a tensor, with their draws, but without a covariance of all units."""
         parts = (self.loc, self.variance, self.loc_error, self.variance_error)

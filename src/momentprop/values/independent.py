@@ -13,7 +13,7 @@ from momentprop.dispatch.memory import in_order_of
 from momentprop.kernels.fuse import fused
 from momentprop.values.base import Value, as_tensor, may_look_at
 from momentprop.values.given_distributions import moments_of, require_independent
-from momentprop.values.given_noise import the_variance
+from momentprop.values.given_noise import not_noise, the_variance
 from momentprop.values.origin import Origin, applied, combined, writes_to
 from momentprop.values.uncertain import Uncertain
 
@@ -194,7 +194,7 @@ def _identity(element: Tensor) -> Tensor:
 def _variance_like(loc: Tensor, given: Tensor | float) -> Tensor:
     if not isinstance(given, Tensor):
         if isinstance(given, Value) or bool(getattr(given, "shape", ())):
-            raise TypeError(f"variance must be a tensor or a number, but is a {type(given).__name__}")
+            raise TypeError(not_noise("variance", given))
         return torch.full_like(loc, given)
     if given.dtype != loc.dtype:
         raise TypeError(f"loc is {loc.dtype} but variance is {given.dtype}: write `variance.to(loc.dtype)`")
@@ -207,11 +207,21 @@ def _like(loc: Tensor, given: Tensor, name: str) -> Tensor:
     try:
         return given.expand_as(loc).contiguous()  # views of a value must work on both components
     except RuntimeError:
-        square = given.ndim > 1 and given.shape[-1] == given.shape[-2]
-        hint = ": give a covariance as `input_covariance=`, or to `momentprop.Joint.from_covariance`" if square else ""
         raise ValueError(
-            f"{name} of shape {tuple(given.shape)} does not broadcast to loc of shape {tuple(loc.shape)}{hint}"
+            f"{name} of shape {tuple(given.shape)} does not broadcast to loc of shape {tuple(loc.shape)}"
+            f"{_other_shape(loc.shape, given.shape)}"
         ) from None
+
+
+def _other_shape(loc: torch.Size, given: torch.Size) -> str:
+    """Say what a shape may have been meant for: a covariance, or one number for each item or channel."""
+    if len(given) > 1 and given[-1] == given[-2]:
+        return ": give a covariance as `input_covariance=`, or to `momentprop.Joint.from_covariance`"
+    if 0 < len(given) < len(loc) and given == loc[: len(given)]:
+        return f": one number for each item has the shape {(*given, *[1] * (len(loc) - len(given)))}"
+    if len(given) == 1 and len(loc) > 2 and given[0] == loc[1]:
+        return f": one number for each channel has the shape {(*given, *[1] * (len(loc) - 2))}"
+    return ""
 
 
 def _require_moments(loc: Tensor, variance: Tensor | float) -> None:
@@ -225,7 +235,8 @@ def _require_moments(loc: Tensor, variance: Tensor | float) -> None:
         low = high = variance
         if not loc.is_cuda:  # do not make a GPU wait for the mean alone
             lowest, highest = torch.stack(loc.aminmax()).tolist()
-    _require(-math.inf < lowest <= highest < math.inf, "loc must be finite, but has NaN or infinite elements")
+    missing = ": for missing inputs see `momentprop.Normal.missing`" if math.isnan(lowest) else ""
+    _require(-math.inf < lowest <= highest < math.inf, f"loc must be finite, but has NaN or infinite elements{missing}")
     _require(abs(low) < math.inf and high < math.inf, "variance must be finite, but has NaN or infinite elements")
     _require(low >= 0, "variance must be non-negative, but has negative elements")
 

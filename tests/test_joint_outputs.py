@@ -439,6 +439,14 @@ def test_draws_have_a_covariance_on_request():
     assert draws[1].covariance.shape == (1, 1)
 
 
+@pytest.mark.parametrize(("units", "shape"), [(3, (3, 3)), (130, (130, 1, 1))])
+def test_a_short_vector_is_one_item_for_draws_too(units, shape):
+    a = torch.eye(units, dtype=torch.float64)
+    for method in ({}, {"method": "sample", "samples": 9, "covariance": True}):
+        y = propagate(lambda x: a @ x, torch.zeros(units, dtype=torch.float64), input_variance=0.5, **method)
+        assert y.covariance.shape == shape
+
+
 def test_what_has_no_correlations_is_refused():
     with pytest.raises(ValueError, match="a Mean has no correlations"):
         propagate(NET, X, method="ap1", covariance=True)

@@ -20,7 +20,7 @@ from momentprop.given import (
     with_covariance,
     with_values,
 )
-from momentprop.joint_outputs import JointRun, Wanted
+from momentprop.joint_outputs import LIMIT, JointRun, Wanted
 from momentprop.kept_draws import KeptDraws
 from momentprop.nothing_random import warn_if_nothing_is_random
 from momentprop.recording import Recording
@@ -176,7 +176,7 @@ def propagate(
             watcher = Chain(*([] if watcher is None else [watcher]), Probing(probes, seed or 0, batch_dim))
         with run.by(kind, recording, watcher) as once:
             if method == "sample":
-                moments = _moments(run.items(batch_dim or 0), batch_dim) if covariance else None
+                moments = _moments(run, batch_dim) if covariance else None
                 folds = None if watcher is not None or is_known_to_transform() else Folds(run, recording)
                 output, recorded = _estimated(once, samples, run.may_vectorize, moments, folds)
             else:
@@ -284,13 +284,16 @@ def _type_given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> type[Value]:
     return Normal if types[0] is Joint else types[0]
 
 
-def _moments(items: int | None, batch_dim: int | None) -> Callable[[Tensor], RunningMoments]:
-    """Return an accumulator for the covariance of stacked draws over the units of an item."""
+def _moments(run: Run, batch_dim: int | None) -> Callable[[Tensor], RunningMoments]:
+    """Return an accumulator for the covariance of stacked draws over the units of an item, as `JointRun` takes it."""
+    first, items = run.first_tensor, run.items(batch_dim or 0)
 
     def of_items(draws: Tensor) -> RunningMoments:
         shape = draws.shape[1:]
-        has = batch_dim is not None and -len(shape) <= batch_dim < len(shape) and shape[batch_dim] == items
-        return RunningCovariance(batch_dim % len(shape) if has and batch_dim is not None else None)
+        is_vector = first is not None and first.ndim == 1 and shape.numel() <= LIMIT
+        if batch_dim is None or is_vector or not -len(shape) <= batch_dim < len(shape) or shape[batch_dim] != items:
+            return RunningCovariance(None)
+        return RunningCovariance(batch_dim % len(shape))
 
     return of_items
 

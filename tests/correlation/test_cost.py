@@ -145,3 +145,35 @@ def test_pieces_refuse_items_that_interact(monkeypatch: pytest.MonkeyPatch) -> N
     model = _network()
     with pytest.raises(RuntimeError, match="an item alone gives another result than in its batch"):
         propagate(lambda x: model(x - x[-1:]), _inputs(), input_variance=0.1, probes=4)
+
+
+def test_a_derivative_of_the_mean_of_attention_leaves_its_largest_product_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes, contraction = [], attention.along_contraction
+
+    def noted(*args: Any) -> Tensor:
+        found = contraction(*args)
+        nodes.append(found.grad_fn)
+        return found
+
+    monkeypatch.setattr(attention, "along_contraction", noted)
+    parts = [torch.rand(1, 2, 3, 4, dtype=torch.float64, requires_grad=True) for _ in range(6)]
+    with torch.enable_grad():
+        loc, variance = attention.mixture(
+            attention.scores(parts[0] @ parts[2].mT, *parts[:4], gain=None), None, parts[4], parts[5]
+        )
+    assert nodes
+    assert not _behind(loc) & {*nodes}
+    assert _behind(variance) >= {*nodes}
+
+
+def _behind(tensor: Tensor) -> set[Any]:
+    """Return the nodes of the graph of a tensor."""
+    waiting, seen = [tensor.grad_fn], set[Any]()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    return seen

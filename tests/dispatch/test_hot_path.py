@@ -102,7 +102,7 @@ def test_propagate_with_independent_units_enters_few_frames_beside_the_direct_ca
     x = Normal(_X, 0.1)
     with torch.no_grad():
         direct = _frames(lambda: model(x))
-        assert _frames(lambda: propagate(model, _X, input_variance=0.1, covariance=False)) <= direct + 175
+        assert _frames(lambda: propagate(model, _X, input_variance=0.1, covariance=False)) <= direct + 179
 
 
 @needs_compiler
@@ -137,7 +137,7 @@ def test_so_does_a_built_kernel(activation: Callable[..., Any], frames: int, bui
 
 
 @needs_compiler
-@pytest.mark.parametrize(("kept", "forward", "both"), [(False, 62, 288), (True, 67, 323)])
+@pytest.mark.parametrize(("kept", "forward", "both"), [(False, 62, 296), (True, 67, 331)])
 def test_attention_by_built_kernels_starts_few_operations(
     kept: bool,
     forward: int,
@@ -145,7 +145,7 @@ def test_attention_by_built_kernels_starts_few_operations(
     building: None,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A GPU keeps contractions. The backward pass runs the forward pass again."""
+    """A GPU keeps contractions. The backward pass runs the forward pass again; the mean has a program of its own."""
     programs.set_mode("wait")
     monkeypatch.setattr(rows, "_row_by_row", lambda weights: not kept)
     parts = [torch.rand(1, 2, 4, 4, requires_grad=True) for _ in range(6)]
@@ -159,7 +159,7 @@ def test_attention_by_built_kernels_starts_few_operations(
 
     with torch.no_grad():
         attended()  # the first call fills caches
-        assert _frames(attended) <= 285
+        assert _frames(attended) <= 293
         assert operations(attended) <= forward
     pulled_back()
     assert operations(pulled_back) <= both

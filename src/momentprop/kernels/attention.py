@@ -185,7 +185,9 @@ def _by_scores(scores: Scores, weights: Weights | None, value: Tensor, noise: Te
     value = value - level
     square = value * value
     top, simple = product(here, value), product(others, value)
-    wide, narrow = [top, simple, product(others, square), level], [own, rest]
+    # apart from the variance, whose graph would run for every derivative of the mean
+    (mean,) = along_rows(_averaged, top, simple, level, own, rest, results=(True,))
+    wide, narrow = [top, simple, product(others, square)], [own, rest]
     if is_private:
         own_noise, noises, rest_noise, *found = found
         wide += [product(noises, value), product(noises, square)]
@@ -195,14 +197,19 @@ def _by_scores(scores: Scores, weights: Weights | None, value: Tensor, noise: Te
         narrow.append(found.pop(0))
     if noise is not None:
         wide.append(product(found[0], noise))
-    mean, variance = along_rows(partial(_total, kinds=kinds), *wide, *narrow)
+    (variance,) = along_rows(partial(_total, kinds=kinds), *wide, *narrow, results=(True,))
     return mean, variance
 
 
-def _total(*given: Tensor, kinds: str) -> tuple[Tensor, Tensor]:
-    """The mean, and the variance by private noise, by shared noise and by the values' own."""
+def _averaged(top: Tensor, simple: Tensor, level: Tensor, own: Tensor, rest: Tensor) -> tuple[Tensor]:
+    """The mean of values that are centred at a level, where the most probable key is apart."""
+    return (own * top + simple + (own + rest) * level,)
+
+
+def _total(*given: Tensor, kinds: str) -> tuple[Tensor]:
+    """The variance by private noise, by shared noise and by the values' own."""
     parts = iter(given)
-    top, simple, squares, level = (next(parts) for _ in range(4))
+    top, simple, squares = (next(parts) for _ in range(3))
     private = [next(parts) for _ in range(2 * ("private" in kinds))]
     along = [next(parts) for _ in range("shared" in kinds)]
     added = [next(parts) for _ in range("noisy" in kinds)]
@@ -216,7 +223,7 @@ def _total(*given: Tensor, kinds: str) -> tuple[Tensor, Tensor]:
         variance = variance + next(parts) * along[0]
     # Jensen: at most the variance of one value, drawn by the weights
     variance = torch.minimum(variance, _about(middle, deviation, simple, squares, own, rest))
-    return own * top + simple + (own + rest) * level, variance + added[0] if added else variance
+    return (variance + added[0] if added else variance,)
 
 
 def _weighed(mean: Tensor, *noise: Tensor, kinds: str) -> list[Tensor]:

@@ -15,6 +15,7 @@ from momentprop.correlation.items import Place, Weighing, at, whole
 from momentprop.correlation.refusals import FACTORIZED
 from momentprop.correlation.shared_weights import Met, add, plus_weights
 from momentprop.torch_compat.functorch import vmapped
+from momentprop.torch_compat.plainly import runs_plainly
 from momentprop.values.sources import Segment, Sources, spread
 
 
@@ -119,7 +120,7 @@ def slopes(outputs: Tensor, edges: Sequence[Any], cotangents: Tensor, tracked: b
             return _together(outputs, edges, cotangents, tracked)
         except (RuntimeError, ValueError, NotImplementedError):  # what torch cannot batch runs one by one
             pass
-    if not tracked:
+    if not tracked and runs_plainly():
         return _one_by_one(outputs, edges, cotangents)
     found = [pulled(outputs, edges, each, tracked) for each in cotangents]
     return [_stacked(rows) for rows in zip(*found, strict=True)]
@@ -195,7 +196,9 @@ def _product(moves: Tensor, weight: Tensor | None) -> Tensor:
     r"""Return $\sum w\,aa^\top$ for each item, on a CPU for so few items at a time that products stay in the cache."""
     if weight is None:
         return moves @ moves.mT
-    items = max(1, _CACHE // max(1, moves[0].nbytes)) if moves.is_cpu else len(moves)
+    if not moves.is_cpu or not runs_plainly():
+        return (moves * weight) @ moves.mT
+    items = max(1, _CACHE // max(1, moves[0].nbytes))
     parts = [(some * of_each) @ some.mT for some, of_each in zip(moves.split(items), weight.split(items), strict=True)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 

@@ -141,16 +141,17 @@ def _of_itself(
     is_causal: bool = False,
     **others: Any,
 ) -> Any:
-    """Return the attention of a batch of tokens to themselves, or None where more is asked for."""
+    """Return the attention of a batch of random tokens to themselves, or None where more is asked for."""
     more = need_weights or add_zero_attn or use_separate_proj_weight or is_causal
     given = (key_padding_mask, attn_mask, bias_k, bias_v, others.get("static_k"), others.get("static_v"))
     if more or query is not key or key is not value or any([part is not None for part in given]):  # noqa: C419
         return None
-    if query.ndim != 3 or query.shape[-1] != size or size % heads:
+    if not isinstance(query, Independent) or query.ndim != 3 or query.shape[-1] != size or size % heads:
         return None
-    stride = (query if isinstance(query, Tensor) else query.leading).stride()
+    tokens: Any = query
+    stride = query.loc.stride()
     by_tokens = stride[0] >= stride[1]  # what lies in memory as a batch stays one
-    each = F.linear(query if by_tokens else query.transpose(0, 1), weight, bias).unflatten(-1, (3, heads, -1))
+    each = F.linear(tokens if by_tokens else tokens.transpose(0, 1), weight, bias).unflatten(-1, (3, heads, -1))
     q, k, v = each.permute(2, int(by_tokens), 3, int(not by_tokens), 4).contiguous().unbind(0)
     found = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout if training else 0.0)
     found = F.linear(found.permute((2, 0, 1, 3) if by_tokens else (0, 2, 1, 3)).flatten(2), out_weight, out_bias)

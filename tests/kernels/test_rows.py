@@ -22,6 +22,11 @@ DEVICES = [
 TOKENS, FEATURES = 12, 8
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _without_failures_of_other_files() -> None:
+    programs.forget()
+
+
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     """Let kernels be built for a device, in a folder of the test."""
